@@ -2,13 +2,14 @@
 // rounds them.
 //
 // kExact multiplies float32 numbers. A GPU that multiplies pairs of fp16 numbers does so with BF16 and F16 inputs, if
-// all weights of a plain matrix are fp16 numbers times a power of two for each row (AreScaledHalves). x is scaled as
-// for kHalf. So products are exact, except that an element of x may be rounded or count as zero if it is below 2^-28 of
-// its group's largest magnitude, or below 2^-116.
-// kHalf changes products with plain weights only, on GPUs that multiply pairs of fp16 numbers. Weights are rounded to
-// fp16 times a power of two for each row. A row of x is cut into groups of 64 features, and a group is rounded to fp16
-// times a power of two. The scales bring the largest finite magnitude to 2^14 up to 2^15, or 2^-88 if it is smaller. So
-// what is at least 2^-28 of it keeps 11 bits. Products are exact, and sums are float32.
+// all weights of a plain matrix are fp16 numbers times a power of two for each row (AreScaledHalves), and with the
+// integers of formats that HasHalfProducts. x is scaled as for kHalf. So products are exact, except that an element of
+// x may be rounded or count as zero if it is below 2^-28 of its group's largest magnitude, or below 2^-116.
+// kHalf changes products with these two kinds of weights only, on GPUs that multiply pairs of fp16 numbers. Plain
+// weights are rounded to fp16 times a power of two for each row; integers stay. A row of x is cut into groups of 64
+// features, and a group is rounded to fp16 times a power of two. The scales bring the largest finite magnitude to 2^14
+// up to 2^15, or 2^-88 if it is smaller. So what is at least 2^-28 of it keeps 11 bits. Products are exact, and sums
+// are float32.
 // kInt8 changes products with integer weights (HasIntegerWeights) only. A row of x is cut into blocks of 32 features. A
 // block becomes whole numbers q within +-127 and a scale, max |x| / 127. Products of q and the weights' integers are
 // exact, and so are their sums over a block; sums of blocks are float32. So the result is that of exact products with
@@ -43,6 +44,11 @@ constexpr bool TakesInt8Inputs(ProductMath math, WeightFormat format) {
 }
 
 inline constexpr int kHalfGroup = 64;  // features of x that share a scale
+inline constexpr int kHalfBlock = 32;  // neighbouring integer weights that share one
+// True for formats with integer weights that a GPU may multiply as fp16 numbers.
+constexpr bool HasHalfProducts(WeightFormat format) {
+  return format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_K;
+}
 // Biased exponent of 2^-88. A scale of smaller magnitudes, or the factor of their sums, would leave float32's range.
 inline constexpr uint32_t kHalfSmallest = 127 - 88;
 

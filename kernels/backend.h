@@ -61,7 +61,8 @@ struct BackendInfo {
   int64_t stable_gemm_rows = std::numeric_limits<int64_t>::max();
   // How projections of a layer multiply. An operator itself does as its params say.
   ProductMath math = ProductMath::kExact;
-  // True if projections multiply fp16 numbers, for which plain weights need scales (RowScalesFor).
+  // True if projections multiply fp16 numbers, for which plain weights need scales (RowScalesFor), and others a mark
+  // (IntegerHalvesFor).
   bool takes_halves = false;
   // Bits (WeightFormatBit) of the formats that projections accept. Weights in other formats must be unpacked first.
   uint32_t weight_formats = kPlainWeights;
@@ -70,6 +71,8 @@ struct BackendInfo {
   // Returns the scales that `weight`, in host memory, should have for projections here; none if it should not.
   // `meets_calls`: its inputs are a call's, which may be BF16 or F16; those of a layer's other matrices are float32.
   std::vector<float> RowScalesFor(const WeightMatrix& weight, bool meets_calls = true) const;
+  // Returns WeightMatrix::integer_halves for projections here.
+  bool IntegerHalvesFor(WeightFormat format) const { return takes_halves && HasHalfProducts(format); }
 };
 
 // The bytes and index arrays that a launch copies to the device. Nothing is owned. `host` and `device` each have room

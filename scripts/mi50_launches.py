@@ -229,13 +229,13 @@ def half(rows, outputs, features, name):
         rounds = ceil(groups, 256 // lanes)
         part = Part(f"FewRowsKernel<HalfTile<ScaledHalves, {lanes}, {r}>, 64, true>", ceil(rows, r) * tiles_of(lanes),
                     (rounds,) if r <= 2 else (rounds, 2, 2, 2, 2))
-    rounded = 0 if rows <= 8 else rows * features // 64 * 33 * 4
+    rounded = 0 if rows <= 8 else rows * features // 64 * 35 * 4
     return Launch(name, [part], 2 * sum(outputs) * features + 4 * rows * (features + sum(outputs)) + rounded, 2)
 
 
 def halve_rows(rows, features, x_bytes=4):
     return Launch("rounding to fp16", [Part("HalveRowsKernel<64>", ceil(rows, 16) * features // 64, ())],
-                  x_bytes * rows * features + rows * features // 64 * 33 * 4, 8)
+                  x_bytes * rows * features + rows * features // 64 * 35 * 4, 8)
 
 
 def layer_projection(mode, rows, outputs, features, name, may_share):
@@ -243,6 +243,10 @@ def layer_projection(mode, rows, outputs, features, name, may_share):
     of_bf16 = features == D and mode != "exact"  # hidden states; the others are float32
     if mode == "half" or (mode == "BF16" and features == D):
         return [halve_rows(rows, features, x_bytes=2 if of_bf16 else 4)] * (rows > 8) + [half(rows, outputs, features, name)]
+    if mode == "Q8_0":
+        if features == D:
+            return [halve_rows(rows, features, x_bytes=2)] * (rows > 8) + [half_blocks("Q8_0", rows, outputs, features, name)]
+        return [quantised("Q8_0", rows, outputs[0], features, name)]
     if mode == "int8":
         return [round_rows(rows, features)] * (rows > 8) + [int8("Q8_0", rows, outputs, features, name)]
     return [projection(rows, outputs, features, name, may_share)]
@@ -255,8 +259,12 @@ QUANTISED = {"Q8_0": (5, 34, 32), "Q4_0": (6, 18, 32), "Q4_K": (7, 144, 256), "Q
 
 
 def quantised(weights, rows, outputs, features, name):
-    """A projection of few rows; outputs is one matrix's."""
+    """A projection of float32 numbers; outputs is one matrix's."""
     number, bytes_of_block, block = QUANTISED[weights]
+    if rows > 8:
+        part = tiles(rows, (outputs,), features, ((8, 4, 8, 90), (4, 4, 4, 60)), f"QuantisedOperands<OneFormat<(WeightFormat){number}>, true, (DType)1>",
+                     lambda shape: 64 // 16 if shape[1] * shape[2] == 16 else 8, may_share=False)
+        return Launch(name, [part], outputs * features // block * bytes_of_block + 4 * rows * (features + outputs), 1)
     r = 1 << (rows - 1).bit_length()
     resident = {1: 4, 2: 3}.get(r, 2)  # places in projection_few_quantised_gpu-inl.h
 
@@ -313,6 +321,22 @@ def int8(weights, rows, outputs, features, name):
     return Launch(name, [part], moved + rounded, 2)
 
 
+def half_blocks(weights, rows, outputs, features, name):
+    """The same with x rounded to fp16."""
+    number, bytes_of_block, block = QUANTISED[weights]
+    groups = features // 64
+    if rows > 8:
+        part = tiles(rows, outputs, features, ((8, 4, 8, 90), (4, 4, 4, 60)), f"HalfBlockOperands<(WeightFormat){number}>",
+                     lambda shape: 64 // 32, may_share=False)
+    else:
+        r = 1 if rows == 1 else 4 if rows <= 4 else 8
+        shape = "16, 1, 1, 2, 2, 256, 3" if r == 1 else f"16, {r}, 2, 1, 2, 256, 2"
+        part = Part(f"FewQuantisedKernel<HalvedTile<(WeightFormat){number}, QuantisedShape{{{shape}}}>, 64, true>",
+                    sum(ceil(out, 16 * (1 if r == 1 else 2)) for out in outputs), (ceil(groups, 32 if r == 1 else 16),))
+    moved = sum(outputs) * features // block * bytes_of_block + 4 * rows * (features + sum(outputs))
+    return Launch(name, [part], moved + (0 if rows <= 8 else rows * groups * 35 * 4), 2)
+
+
 def round_rows(rows, features):
     return Launch("rounding to int8", [Part("RoundRowsKernel<64>", ceil(rows, 32) * features // 32, ())],
                   4 * rows * features + rows * features // 32 * 44, 8)
@@ -362,8 +386,9 @@ def gated_norm(rows, units):
     return Launch("gated norm", [Part("GatedRmsNormKernel<64, true>", blocks, (needed / blocks,))], rows * 3 * 4 * HV * V, 5)
 
 
-# Exact products of float32 and of BF16 (or F16) inputs; --math=half with BF16 inputs; --math=int8 with Q8_0 weights.
-MODES = ("exact", "BF16", "half", "int8")
+# Exact products of float32 and of BF16 (or F16) inputs, and of BF16 inputs with Q8_0 weights; --math=half with BF16 inputs;
+# --math=int8 with Q8_0 weights.
+MODES = ("exact", "BF16", "Q8_0", "half", "int8")
 
 
 def layer(b, t, units, one_launch=True, mode="exact"):
@@ -393,11 +418,14 @@ def launches(machine):
             [(rows_of(r), quantised(w, r, CHANNELS, D, f"projection, {w}")) for w in ("Q8_0", "Q4_K") for r in (1, 8)] +
             [(rows_of(1), quantised(w, 1, CHANNELS, D, f"projection, {w}")) for w in QUANTISED if w not in ("Q8_0", "Q4_K")] +
             [(rows_of(1), quantised(w, 1, D, HV * V, f"out-projection, {w}")) for w in ("Q8_0", "Q4_K", "Q6_K")] +
+            [(rows_of(r), quantised("Q8_0", r, D, HV * V, "out-projection, Q8_0")) for r in (32, 128, 1024)] +
             [(rows_of(r), int8(w, r, IN_OUTPUTS, D, f"int8 in-projections, {w}"))
              for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
             [(rows_of(r), int8(w, r, (D,), HV * V, f"int8 out-projection, {w}"))
              for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
             [(rows_of(1024), round_rows(1024, D))] +
+            [(rows_of(r), half_blocks(w, r, IN_OUTPUTS, D, f"fp16 in-projections, {w}"))
+             for w in ("Q8_0", "Q4_K") for r in (1, 8, 32, 128, 1024)] +
             [(rows_of(r), half(r, IN_OUTPUTS, D, "fp16 in-projections")) for r in (1, 2, 32, 128, 512, 1024)] +
             [(rows_of(r), half(r, (D,), HV * V, "fp16 out-projection")) for r in (1, 32, 128, 512, 1024)] +
             [(rows_of(r), projection(r, IN_OUTPUTS, D, "in-projections")) for r in (1, 2, 32, 128, 512, 1024)] +

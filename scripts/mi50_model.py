@@ -189,7 +189,7 @@ def kernel_table(model):
            "- `projection` has 2048 inputs and 8192 outputs, `out-projection` 4096 and 2048.",
            "- `int8` projections round their inputs (`--math=int8`), and a dot product of four counts as one FMA. `fp16` projections multiply",
            "  fp16 numbers (`--math=half`, and exact products of BF16 and F16 inputs), and a dot product of two counts as one FMA. For more",
-           "  than 8 rows, `rounding to int8` or `rounding to fp16` comes before them.", "",
+           "  than 8 rows, `rounding to int8` or `rounding to fp16` comes before them. Other projections multiply float32 numbers.", "",
            "| kernel | case | VALU a wave | of them FMA | LDS B | asked B | waves | blocks | MB | at best, us | us | bound |",
            "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"]
     for launch, case, e in by_kernel(model):
@@ -204,8 +204,8 @@ def layer_section(model, factors, middle):
     out = ["## A layer", "", "![Modelled time of a layer on an MI50, by kernel](../images/mi50-model-layer.svg)", "",
            f"A prefill runs in pieces of {PIECE:,} tokens. `likely` multiplies each kernel's time by its measured / model factor on the H200",
            f"(see below; at least 1) and adds the launches. Kernels that were not timed there get the median factor, {middle:.2f}.", "",
-           "A row without a mode is of exact products of float32 inputs, `BF16` of BF16 inputs. `half` is `--math=half` with BF16 inputs,",
-           "and `int8` is `--math=int8` with Q8_0 weights.", "",
+           "A row without a mode is of exact products of float32 inputs, `BF16` of BF16 inputs, `Q8_0` of BF16 inputs with Q8_0 weights.",
+           "`half` is `--math=half` with BF16 inputs, and `int8` is `--math=int8` with Q8_0 weights.", "",
            "| layer | at best, us | kernels, us | launches | with launches, us | likely, us |", "|---|--:|--:|--:|--:|--:|"]
     for name, b, t, mode in LAYERS:
         estimates, pieces = layer_times(model, b, t, mode)
@@ -339,7 +339,7 @@ def self_test():
     assert estimate(launch, machine, counts, 0, 10, 2, 4).floor_us == 0.08  # 20 multiply-adds of 4 cycles each
     for b, t, count, pieces in ((32, 0, 3, 1), (1, 512, 6, 1), (1, 4096, 6, 4)):
         assert [len(layer(b, t, 60)[0]), layer(b, t, 60)[1]] == [count, pieces]
-        assert len(layer(b, t, 60, mode="BF16")[0]) == count + 1
+        assert len(layer(b, t, 60, mode="BF16")[0]) == len(layer(b, t, 60, mode="Q8_0")[0]) == count + 1
         assert len(layer(b, t, 60, mode="half")[0]) == len(layer(b, t, 60, mode="int8")[0]) == count + 2
     assert mi50_launches.columns_of(1, 60) == 2 and mi50_launches.columns_of(2, 60) == 4
     # 128 tiles of 32 x 64 in three rounds, where 64 of 64 x 64 would take two, twice as long; 60 tiles of 64 x 64 take one. Blocks

@@ -14,7 +14,7 @@
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h), FmaEach (four multiply-adds)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3
-//   fp16         FromF16, ToF16, HalvesOf; Dot2, once the device has proven what it does (dot2_probe.h)
+//   fp16         FromF16, ToF16, HalvesOf, SubtractHalves; Dot2, once the device has proven what it does (dot2_probe.h)
 //   matrices     MmaBf16, MmaTf32, ToTf32, LoadMatrices, where Stream::matrix_units is set
 //   launching    launch.h
 //   registers    FenceLoads, NotHoisted, OfWave: what the compiler may not move

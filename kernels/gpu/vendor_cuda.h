@@ -55,6 +55,12 @@ __device__ __forceinline__ float Dot2(uint32_t a, uint32_t b, float c) {
 __device__ __forceinline__ uint32_t HalvesOf(float low, float high, float scale) {
   return ToF16(low * scale) | static_cast<uint32_t>(ToF16(high * scale)) << 16;
 }
+// SubtractHalves: the differences of the words' low and of their high fp16 numbers, rounded.
+__device__ __forceinline__ uint32_t SubtractHalves(uint32_t a, uint32_t b) {
+  uint32_t difference;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const __half2 low = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), __NV_E4M3);
   const __half2 high = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), __NV_E4M3);

@@ -56,6 +56,10 @@ __device__ __forceinline__ uint32_t HalvesOf(float low, float high, float scale)
   return __builtin_bit_cast(uint32_t,
                             HalfPair{static_cast<_Float16>(low * scale), static_cast<_Float16>(high * scale)});
 }
+// SubtractHalves: the differences of the words' low and of their high fp16 numbers, rounded.
+__device__ __forceinline__ uint32_t SubtractHalves(uint32_t a, uint32_t b) {
+  return __builtin_bit_cast(uint32_t, __builtin_bit_cast(HalfPair, a) - __builtin_bit_cast(HalfPair, b));
+}
 __device__ __forceinline__ void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

@@ -47,6 +47,20 @@ __device__ __forceinline__ GroupScale GroupScaleOf(uint32_t of_lane) {
           BitsToFloat((exponent + 127 - kLargest - kHalfSumExponent) << 23)};
 }
 
+// Returns the sum of a block of 32 numbers to every lane that has four of them, in the words of two each.
+template <int kWave>
+__device__ __forceinline__ float HalfSumOf(uint32_t first, uint32_t second) {
+  const auto pair = [](uint32_t word) {
+    return FromF16(static_cast<uint16_t>(word)) + FromF16(static_cast<uint16_t>(word >> 16));
+  };
+  return GroupReduce<kHalfBlock / 4, kWave>(pair(first) + pair(second), [](float a, float b) { return a + b; });
+}
+
+// Returns a group's sum of products with integer weights from that of the rounded x.
+__device__ __forceinline__ float GroupSumOf(float sum, float inverse) {
+  return sum * (inverse * BitsToFloat((127u + kHalfSumExponent) << 23));
+}
+
 // Returns the output whose weights have this scale, from its sum of groups.
 __device__ __forceinline__ float OutputOf(float sum, float scale) {
   return sum * InverseOf(scale) * BitsToFloat((127u + kHalfSumExponent) << 23);

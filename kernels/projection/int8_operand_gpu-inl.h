@@ -70,7 +70,12 @@ class Int8Mover {
   // that do not exist are copies of others or zeros; discard their results.
   __device__ __forceinline__ Int8Mover(const Int8Args& args, const ProjectionMatrix& m, uint32_t lane,
                                        int32_t first_row, int32_t first_output)
-      : lane_(lane), pitch_(args.x.pitch), planes_(args.p.planes), x_(args.x.words) {
+      : lane_(lane),
+        wave_tile_(OfWave(static_cast<int>(lane / (4 * kPackedRows)))),
+        pitch_(args.x.pitch),
+        last_tile_((m.outputs - 1) / kPackedRows - first_output / kPackedRows),
+        planes_(args.p.planes),
+        x_(args.x.words) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
       const uint32_t vector = lane + i * T::kLanes;
@@ -78,15 +83,8 @@ class Int8Mover {
       x_at_[i] = static_cast<int32_t>(vector / kQuads) * pitch_ + (row < pitch_ ? row : pitch_ - 4);
     }
     const int32_t first_tile = first_output / kPackedRows;
-    const int32_t tiles = (m.outputs - 1) / kPackedRows - first_tile;  // after the first
     tile_ = static_cast<const char*>(m.weight) + uint64_t{static_cast<uint32_t>(first_tile)} * planes_.bytes;
-    const auto from = [&](int output) {
-      const int32_t tile = output / kPackedRows;
-      return static_cast<uint32_t>(tile < tiles ? tile : tiles) * planes_.bytes;
-    };
-#pragma unroll
-    for (int i = 0; i < T::kWLoads; ++i) from_[i] = from(Output(lane, i));
-    scales_from_ = from(ScaledOutput(lane));
+    scales_from_ = From(ScaledOutput(lane) / kPackedRows);
   }
 
   // Loads the tile's part of the features [32 block, 32 block + 32), which must exist, into registers.
@@ -101,8 +99,7 @@ class Int8Mover {
     const auto block32 = static_cast<uint32_t>(block);
 #pragma unroll
     for (int i = 0; i < T::kWLoads; ++i) {
-      const PackedRow row = Row(NotHoisted(from_[i]), Output(lane, i));
-      w_[i] = LoadEightBits<T::kFormat>(row, block * kInt8Block + Eight(lane) * 8);
+      w_[i] = LoadEightBits<T::kFormat>(RowOf(lane, i), block32 * kInt8Block + static_cast<uint32_t>(Eight(lane)) * 8);
     }
     scales_ = LoadScales<T::kFormat>(Row(NotHoisted(scales_from_), ScaledOutput(lane)), block32);
   }
@@ -146,6 +143,16 @@ class Int8Mover {
   // Addresses of all loads and stores would not fit the registers.
   __device__ __forceinline__ uint32_t Lane() const { return NotHoisted(lane_); }
 
+  // The row of Output(lane, i). A wave's lanes have neighbours, so their tile's place is the same for all.
+  __device__ __forceinline__ PackedRow RowOf(uint32_t lane, int i) const {
+    constexpr int kStep = T::kLanes / 4;
+    static_assert(kStep % kPackedRows == 0 || kPackedRows % kStep == 0);
+    return Row(From(wave_tile_ + i * kStep / kPackedRows), Output(lane, i));
+  }
+  // Where a tile of the weights begins, in bytes from the first; the last one if it does not exist.
+  __device__ __forceinline__ uint32_t From(int32_t tile) const {
+    return static_cast<uint32_t>(tile < last_tile_ ? tile : last_tile_) * planes_.bytes;
+  }
   __device__ __forceinline__ PackedRow Row(uint32_t from, int output) const {
     PackedRow row{};
     row.tile = tile_;
@@ -158,12 +165,14 @@ class Int8Mover {
   }
 
   const uint32_t lane_;
+  const int32_t wave_tile_;  // of the wave's first outputs
   const int32_t pitch_;
+  const int32_t last_tile_;  // counted from the first output's
   const PackedPlanes planes_;
   const float* const x_;
   const char* tile_;  // the first one's weights
+  uint32_t scales_from_;
   int32_t x_at_[T::kXLoads];
-  uint32_t from_[T::kWLoads], scales_from_;  // bytes from there
   Vec4 x_words_[T::kXLoads];
   PackedEight w_[T::kWLoads];
   ScaleWords scales_;

@@ -85,6 +85,19 @@ __device__ __forceinline__ uint32_t WithoutZero(uint32_t word) {
   return ((word | 0x80808080u) - kZero * 0x01010101u) ^ 0x80808080u;  // no byte borrows from the next
 }
 
+// Makes pairs of fp16 numbers v - zero of a word of IntegerWords: the first two weights in `low`. They are exact: a
+// byte is put below 1024's bits, and 1024 taken off again.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void IntegerHalves(uint32_t word, uint32_t& low, uint32_t& high) {
+  constexpr bool kSigned =
+      kFormat == WeightFormat::kQ8_0 || kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS;
+  constexpr uint32_t kTaken = kSigned ? 128 : static_cast<uint32_t>(ZeroOf(kFormat));
+  constexpr uint32_t k1024 = 0x64006400u;
+  const uint32_t bytes = kSigned ? word ^ 0x80808080u : word;
+  low = SubtractHalves(SelectBytes(bytes, k1024, 0x05010500u), k1024 + kTaken * 0x00010001u);
+  high = SubtractHalves(SelectBytes(bytes, k1024, 0x05030502u), k1024 + kTaken * 0x00010001u);
+}
+
 struct IntegerScale {
   float scale, offset;
 };

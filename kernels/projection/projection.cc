@@ -102,7 +102,7 @@ void ProjectionReference(const ProjectionParams& params) {
   }
   for (int64_t output = 0; output < weight.rows; ++output) {
     WeightRow(weight, output, w.data());
-    if (rounds_to_halves) {
+    if (rounds_to_halves && IsPlain(weight.format)) {
       const float scale = weight.scales[output];
       for (float& value : w) value = RoundToHalf(value, {scale, 1.0f / scale});
     }

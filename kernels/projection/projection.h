@@ -8,10 +8,11 @@
 //                  rows there are. On the GPU the order is one for any number of rows: that of bf16_terms_gpu.h if the
 //                  stream has matrix units, else kRowStable's.
 // Sums are float32. BF16 and F16 inputs and weights are widened exactly, outputs are rounded to nearest even. In exact
-// products (base/product_math.h) quantised weights give the same bits as the float32 matrix of their values. With
-// kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of rows. With
-// kHalf, a GPU rounds x and plain weights to fp16; a CPU multiplies exactly. A GPU may multiply fp16 numbers in exact
-// products too (TakesHalves): the matrix, x's dtype, and what the device has proven decide, never the number of rows.
+// products (base/product_math.h) of float32 numbers quantised weights give the same bits as the float32 matrix of their
+// values. With kInt8, GGUF's weights meet a rounded x; on both paths the order of a sum is then one for any number of
+// rows. With kHalf, a GPU rounds x and plain weights to fp16; a CPU multiplies exactly. A GPU may multiply fp16 numbers
+// in exact products too (TakesHalves): the matrix, x's dtype, and what the device has proven decide, never the number
+// of rows.
 //
 //   ProjectionParams p{.path = ProjectionPath::kRowStable, .rows = b, .x = x, .x_stride = d, .weight = w, .y = y, ...};
 //   GDN_RETURN_IF_ERROR(backend.Projection(p));
@@ -43,6 +44,8 @@ struct WeightMatrix {
   // RowScalesOf (of the call's math), which products of fp16 numbers need (TakesHalves), or null. Other formats: null.
   // The weights lie as fp16 numbers then: times these.
   const float* scales = nullptr;
+  // Formats that HasHalfProducts: true if a GPU multiplies their integers as fp16 numbers (TakesHalves).
+  bool integer_halves = false;
 };
 
 constexpr WeightMatrix PlainMatrix(DType dtype, const void* data, int64_t rows, int64_t cols) {
@@ -68,7 +71,9 @@ inline bool LiesAsHalves(const WeightMatrix& weight) { return IsPlain(weight.for
 // True if a GPU multiplies x and the weights as fp16 numbers times powers of two, as base/product_math.h says.
 inline bool TakesHalves(const ProjectionParams& params) {
   const bool exact = params.math == ProductMath::kExact && params.x.dtype != DType::kF32;
-  return (params.math == ProductMath::kHalf || exact) && params.weight.rows > 0 && LiesAsHalves(params.weight);
+  const WeightMatrix& weight = params.weight;
+  const bool halves = LiesAsHalves(weight) || (weight.integer_halves && HasHalfProducts(weight.format));
+  return (params.math == ProductMath::kHalf || exact) && weight.rows > 0 && halves;
 }
 
 absl::Status ValidateProjection(const ProjectionParams& params);

@@ -11,6 +11,10 @@
 // With TakesHalves, a group's sum is made pair by pair of features by Dot2 (kernels/gpu/dot2.h), starting from zero. It
 // is multiplied by the inverse of the group's scale of x, and the sum of groups by the inverse of the output's scale.
 // Between the two, sums are divided by 2^kHalfSumExponent.
+// With TakesHalves and integer weights, a group's sum is made block by block of kHalfBlock features, starting from
+// zero: the multiply-add of the block's scale and the sum of its products, which Dot2 makes pair by pair from zero;
+// then, if the format has offsets, the multiply-add of the offset and HalfSumOf x. The group's sum is multiplied by the
+// inverse of its scale of x.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //
@@ -153,7 +157,8 @@ absl::Status LaunchInt8TilesOfTwoBits(absl::Span<const ProjectionParams> params,
 absl::Status LaunchInt8TilesOfIq(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
 // Launch the kernels of products of fp16 numbers, for params that TakesHalves: for 1 to kFewRows rows, and for any
 // number of rows. `x` are the params' rows, rounded by LaunchHalveRows.
-absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream);
+absl::Status LaunchFewHalfRows(absl::Span<const ProjectionParams> params, const Stream& stream);    // plain weights
+absl::Status LaunchFewHalfBlocks(absl::Span<const ProjectionParams> params, const Stream& stream);  // integers
 absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const RoundedRows& x, const Stream& stream);
 // Returns the floats of `totals`, with which blocks of LaunchTiles may share tiles; 0 if they shall not: `totals` is
 // null then. `outputs`: of all `matrices` of the call together.

@@ -6,8 +6,8 @@
 // (packed_weights_gpu.h), so each lane loads its own outputs' weights into registers and decodes them there. LDS holds
 // only x for a stage of features, which all lanes of a team read together, and the groups' sums, which are added in
 // group order when each team has finished a group. The row tile is the fastest grid index.
-// If x is to be rounded to int8, each team rounds its stage on the way to LDS. So x is rounded once for each block's
-// outputs, and no launch goes ahead.
+// If x is to be rounded to int8 or fp16, each team rounds its stage on the way to LDS. So x is rounded once for each
+// block's outputs, and no launch goes ahead.
 // No kernel writes weights, so if kernels overlap, weights are loaded before the previous kernel has ended.
 // Resources: up to 33 KB of LDS for eight rows, 26 KB for one; no block barrier within a group. One row: bound by
 // memory bandwidth, at three to five instructions per weight.
@@ -18,10 +18,12 @@
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
+#include "kernels/projection/half_inputs_gpu-inl.h"
 #include "kernels/projection/integer_weights_gpu-inl.h"
 #include "kernels/projection/packed_weights_gpu-inl.h"
 #include "kernels/projection/projection_args.h"
 #include "kernels/projection/rounded_inputs_gpu-inl.h"
+#include "kernels/projection/rounded_rows_gpu.h"
 #include "kernels/projection/thread_tile-inl.h"
 
 namespace gdn::gpu {
@@ -79,10 +81,10 @@ struct TeamTile {
   };
 };
 
-// Exact products: x lies in LDS as float32.
+// Products of float32 numbers, as which x lies in LDS.
 template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
 struct QuantisedTile : TeamTile<kFormatOfWeights, kShape, 32 * kShape.stage_blocks> {
-  static constexpr bool kRounded = false;
+  static constexpr bool kRounded = false, kHalved = false;
   static constexpr int kWavesOf64 = 1;  // that registers must allow a SIMD, with waves of 64
 };
 
@@ -91,10 +93,21 @@ struct QuantisedTile : TeamTile<kFormatOfWeights, kShape, 32 * kShape.stage_bloc
 inline constexpr int kRoundedFloats = kBlockWords + 4;
 template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
 struct RoundedTile : TeamTile<kFormatOfWeights, kShape, kRoundedFloats * kShape.stage_blocks> {
-  static constexpr bool kRounded = true;
+  static constexpr bool kRounded = true, kHalved = false;
   static constexpr int kWavesOf64 = 3;
   // The lanes of a block of x load together.
   static_assert(kShape.rows * kShape.stage_blocks * kBlockWords % kShape.team_lanes == 0);
+};
+
+// Products of fp16 numbers: a stage is a group, and x lies in LDS as its kHalfPairs words of two features, the inverse
+// of the scale, the sums of both blocks and a gap.
+inline constexpr int kHalvedFloats = kHalfPairs + 4;
+template <WeightFormat kFormatOfWeights, QuantisedShape kShape>
+struct HalvedTile : TeamTile<kFormatOfWeights, kShape, kHalvedFloats> {
+  static constexpr bool kRounded = false, kHalved = true;
+  static constexpr int kWavesOf64 = 1;
+  // The lanes of a row's group load together.
+  static_assert(kShape.team_lanes * 4 == kHalfGroup && kShape.stage_blocks * kHalfBlock == kHalfGroup);
 };
 
 // Moves a stage's x, the tile's rows from feature `feature` on, from memory to the team's LDS: Load to registers, Store
@@ -121,6 +134,11 @@ struct StageOfX {
         const int index = Index(lane, i);
         StoreRounded(wide, QuadOf(index) % kBlockWords,
                      at + RowOf(index) * T::kStageFloats + QuadOf(index) / kBlockWords * kRoundedFloats, s);
+      }
+    } else if constexpr (T::kHalved) {
+#pragma unroll
+      for (int row = 0; row < T::kXLoads; ++row) {
+        StoreHalved(from.Widen(raw[row]), lane, at + row * T::kStageFloats, s);
       }
     } else {
 #pragma unroll
@@ -153,6 +171,20 @@ struct StageOfX {
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) s.floats[at + word + j] = BitsToFloat(rounded.q[j]);
     if (word == 0) s.floats.Store4(at + kBlockWords, {rounded.scale, extras.of_scale[0], extras.of_scale[1], 0.0f});
+  }
+
+  // Rounds the lane's four features of a row's group whose place in LDS is `at`.
+  __device__ __forceinline__ static void StoreHalved(const Vec4& x, int lane, int at, typename T::Shared& s) {
+    const GroupScale scale = GroupScaleOf<T::kTeamLanes, kWave>(LargestFinite(x, 0));
+    const uint32_t first = HalvesOf(x.x, x.y, scale.scale), second = HalvesOf(x.z, x.w, scale.scale);
+    s.floats[at + 2 * lane] = BitsToFloat(first);
+    s.floats[at + 2 * lane + 1] = BitsToFloat(second);
+    if (lane == 0) s.floats[at + kHalfPairs] = scale.inverse;
+    if constexpr (HasOffsets(T::kFormat)) {
+      const float sum = HalfSumOf<kWave>(first, second);
+      constexpr int kBlockLanes = kHalfBlock / 4;
+      if (lane % kBlockLanes == 0) s.floats[at + kHalfSumsWord + lane / kBlockLanes] = sum;
+    }
   }
 };
 
@@ -206,6 +238,57 @@ __device__ __forceinline__ void MultiplyRoundedStage(
   }
 }
 
+// Makes sum[r][o] the sum of a group of rounded x, the stage. `block_count`: blocks of the group that exist.
+template <typename T>
+__device__ __forceinline__ void MultiplyHalvedStage(
+    const PackedBlocks<T::kFormat, T::kBlocks> (&blocks)[T::kLaneOutputs], int32_t block_count, typename T::Shared& s,
+    int x_at, float (&sum)[T::kRows][T::kLaneOutputs]) {
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    float of_block[T::kRows][T::kLaneOutputs];
+    SetZero(of_block);
+#pragma unroll
+    for (int eight = 0; eight < kHalfBlock / 8; ++eight) {
+      uint32_t w[T::kLaneOutputs][4];
+#pragma unroll
+      for (int o = 0; o < T::kLaneOutputs; ++o) {
+        uint32_t words[2];
+        IntegerWords<T::kFormat>(blocks[o].Eight(b, eight), words[0], words[1]);
+        IntegerHalves<T::kFormat>(words[0], w[o][0], w[o][1]);
+        IntegerHalves<T::kFormat>(words[1], w[o][2], w[o][3]);
+      }
+#pragma unroll
+      for (int r = 0; r < T::kRows; ++r) {
+        uint32_t x[4];
+        UnpackBits(s.floats.Load4(x_at + r * T::kStageFloats + b * kHalfBlock / 2 + eight * 4), x);
+#pragma unroll
+        for (int o = 0; o < T::kLaneOutputs; ++o) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) of_block[r][o] = Dot2(x[i], w[o][i], of_block[r][o]);
+        }
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < T::kLaneOutputs; ++o) {
+      IntegerScale scale = IntegerScaleOf<T::kFormat>(blocks[o].scales, blocks[o].PlaceOf(b, 0));
+      if (b >= block_count) scale = {0.0f, 0.0f};
+#pragma unroll
+      for (int r = 0; r < T::kRows; ++r) {
+        sum[r][o] = fmaf(scale.scale, of_block[r][o], sum[r][o]);
+        if constexpr (HasOffsets(T::kFormat)) {
+          sum[r][o] = fmaf(scale.offset, s.floats[x_at + r * T::kStageFloats + kHalfSumsWord + b], sum[r][o]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < T::kRows; ++r) {
+    const float inverse = s.floats[x_at + r * T::kStageFloats + kHalfPairs];
+#pragma unroll
+    for (float& result : sum[r]) result = GroupSumOf(result, inverse);
+  }
+}
+
 // A thread's part of its block's work on the tile of outputs from first_output and rows from first_row on.
 template <typename T, int kWave, bool kWhole>
 class QuantisedProjection {
@@ -215,7 +298,7 @@ class QuantisedProjection {
       : team_(static_cast<int>(threadIdx.x) / T::kTeamLanes),
         lane_(static_cast<int>(threadIdx.x) % T::kTeamLanes),
         x_at_(team_ * T::kXFloats),
-        last_block_((p.features + 31) / 32 - T::kBlocks),
+        last_block_(((p.features + 31) / 32 - 1) / T::kBlocks * T::kBlocks),
         x_from_(p, first_row),
         s_(s) {
     const PackedMatrix matrix{static_cast<const char*>(m.weight), m.scales};
@@ -258,6 +341,9 @@ class QuantisedProjection {
       for (int g = 0; g < kGroups; ++g) {
         if constexpr (T::kRounded) {
           MultiplyRoundedStage<T>(blocks[g], s_, XAt(g), sum[g]);
+        } else if constexpr (T::kHalved) {
+          const int32_t left = x_from_.features / kHalfBlock - Group(first, g) * T::kBlocks;
+          MultiplyHalvedStage<T>(blocks[g], kWhole ? T::kBlocks : left, s_, XAt(g), sum[g]);
         } else {
           MultiplyStage<T>(blocks[g], s_, XAt(g), sum[g]);
         }
@@ -390,7 +476,9 @@ template <typename T, int kWave, bool kWhole>
 absl::Status LaunchQuantisedTile(absl::Span<const ProjectionParams> params, const Stream& stream) {
   const ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
   const Grid grid{.x = args.tiles(), .early = true};
-  constexpr const char* kName = T::kRounded ? "projection_few_int8" : "projection_few_quantised";
+  constexpr const char* kName = T::kRounded  ? "projection_few_int8"
+                                : T::kHalved ? "projection_few_half_blocks"
+                                             : "projection_few_quantised";
   return Launch(kName, FewQuantisedKernel<T, kWave, kWhole>, grid, T::kThreads, stream, args);
 }
 
@@ -474,6 +562,25 @@ absl::Status LaunchFewInt8Rows(absl::Span<const ProjectionParams> params, const 
     }
     if (rows <= 4) return LaunchQuantisedRows<RoundedTile, kFormat, 4, kWave>(params, stream);
     using Eight = RoundedTile<kFormat, QuantisedShape{16, 8, 2, 1, 1, 256, 2, false}>;
+    return LaunchQuantisedTile<Eight, kWave, true>(params, stream);
+  });
+}
+
+// Does the same with x rounded to fp16, for formats that HasHalfProducts.
+template <WeightFormat kFormat>
+absl::Status LaunchFewHalfBlocksOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
+  const bool whole = AllowsVectors(params) && params[0].weight.cols % kGroupFeatures == 0;
+  const int64_t rows = params[0].rows;
+  return WithWaveWidth(stream, "projection_few_half_blocks", [&](auto wave) {
+    constexpr int kWave = wave();
+    using Four = HalvedTile<kFormat, QuantisedShape{16, 4, 2, 1, 2, 256, 2, false}>;
+    if (!whole) return LaunchQuantisedTile<Four, kWave, false>(params, stream);
+    if (rows == 1) {
+      using One = HalvedTile<kFormat, QuantisedShape{16, 1, 1, 2, 2, 256, 3, false}>;
+      return LaunchQuantisedTile<One, kWave, true>(params, stream);
+    }
+    if (rows <= 4) return LaunchQuantisedTile<Four, kWave, true>(params, stream);
+    using Eight = HalvedTile<kFormat, QuantisedShape{16, 8, 2, 1, 2, 256, 2, false}>;
     return LaunchQuantisedTile<Eight, kWave, true>(params, stream);
   });
 }

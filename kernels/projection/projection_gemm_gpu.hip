@@ -150,9 +150,9 @@ absl::Status LaunchTeams(absl::Span<const ProjectionParams> params, const Stream
     if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
       constexpr char kName[] = "projection_gemm_quantised";
       if (params[0].x.dtype == DType::kF32) {
-        return launch(kName, GemmKernel<QuantisedMover<true, DType::kF32, Operands>, kTeams>);
+        return launch(kName, GemmKernel<QuantisedMover<AnyFormat, true, DType::kF32, Operands>, kTeams>);
       }
-      return launch(kName, GemmKernel<QuantisedMover<true, DType::kBF16, Operands>, kTeams>);
+      return launch(kName, GemmKernel<QuantisedMover<AnyFormat, true, DType::kBF16, Operands>, kTeams>);
     } else if constexpr (kScaled<Weights>) {  // of narrower x the products are of fp16 numbers
       return launch("projection_gemm", GemmKernel<OperandMover<Weights, true, DType::kF32, Operands>, kTeams>);
     } else {

@@ -104,7 +104,10 @@ absl::Status LaunchFastest(absl::Span<const ProjectionParams> params, const Roun
                            const Stream& stream) {
   const Launchers of_format = LaunchersOf(params[0].weight.format);
   const bool few = params[0].rows <= kFewRows;
-  if (TakesHalves(params[0])) return few ? LaunchFewHalfRows(params, stream) : LaunchHalfTiles(params, x, stream);
+  if (TakesHalves(params[0])) {
+    if (!few) return LaunchHalfTiles(params, x, stream);
+    return IsPlain(params[0].weight.format) ? LaunchFewHalfRows(params, stream) : LaunchFewHalfBlocks(params, stream);
+  }
   if (TakesInt8(params[0])) return few ? of_format.few_int8(params, stream) : of_format.tiles_int8(params, x, stream);
   if (few) return of_format.few(params, stream);
   return GemmFillsDevice(params, stream) ? LaunchGemm(params, stream) : LaunchTiles(params, totals, stream);

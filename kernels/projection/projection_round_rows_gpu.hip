@@ -58,10 +58,14 @@ __global__ __launch_bounds__(kThreads) void HalveRowsKernel(RoundArgs p) {
   const int32_t left = row < p.rows ? p.features - feature : 0;
   const Vec4 x = WidenRaw4(LoadRaw4(p.x, p.x_dtype, int64_t{row} * p.x_stride + feature, left, p.vector), p.x_dtype);
   const GroupScale scale = GroupScaleOf<kGroupLanes, kWave>(LargestFinite(x, 0));
+  const uint32_t first = HalvesOf(x.x, x.y, scale.scale), second = HalvesOf(x.z, x.w, scale.scale);
+  const float sum = HalfSumOf<kWave>(first, second);
   if (row >= p.rows) return;
   float* const to = p.to.words + int64_t{group} * kHalfWords * p.to.pitch + row;
-  to[2 * quad * p.to.pitch] = BitsToFloat(HalvesOf(x.x, x.y, scale.scale));
-  to[(2 * quad + 1) * p.to.pitch] = BitsToFloat(HalvesOf(x.z, x.w, scale.scale));
+  to[2 * quad * p.to.pitch] = BitsToFloat(first);
+  to[(2 * quad + 1) * p.to.pitch] = BitsToFloat(second);
+  constexpr int kBlockQuads = kHalfBlock / 4;
+  if (quad % kBlockQuads == 0) to[(kHalfSumsWord + quad / kBlockQuads) * p.to.pitch] = sum;
   if (quad == 0) to[kHalfPairs * p.to.pitch] = scale.inverse;
 }
 

@@ -50,13 +50,6 @@ struct Tile {
   static constexpr int kExchange = kExchangeRows * kLaneRows * kOutputs;
   static constexpr int kExchangeResults = kExchange / kThreads;  // a thread's
   static_assert(kExchangeResults * kThreads == kExchange);
-  using Lds = LdsArray<float, kWaves*(Operands::kFloats > kExchange ? Operands::kFloats : kExchange)>;
-  struct Shared {
-    Lds floats;
-  };
-  struct SharedOfUnits : Shared {
-    LdsArray<uint32_t, 2> numbers;
-  };
 
   // Where an exchanged row of lanes has an output: lanes that store at once are of different rows and banks.
   __device__ __forceinline__ static int ExchangeAt(int lane_row, int output) { return output ^ (lane_row * 8 % 32); }
@@ -65,6 +58,7 @@ struct Tile {
 // Which mover brings a tile its operands, and the bytes of a weight in it: of those that memory has, or two.
 struct FloatOperands {
   static constexpr bool kPairs = false;
+  static constexpr bool kBlocks = false;
   static constexpr bool kMayShare = false;
   template <typename T>
   using Operands = typename T::Operands;
@@ -76,10 +70,10 @@ struct PlainOperands : FloatOperands {
   static constexpr bool kMayShare = kVector;
   static constexpr int kWeightBytes = sizeof(typename Weights::Element);
 };
-template <bool kVector, DType kX>
+template <typename Formats, bool kVector, DType kX>
 struct QuantisedOperands : FloatOperands {
   template <typename T>
-  using Mover = QuantisedMover<kVector, kX, T>;
+  using Mover = QuantisedMover<Formats, kVector, kX, T>;
   static constexpr int kWeightBytes = 2;
 };
 // Of pairs of fp16 numbers: LDS has words of two features in place of floats. Registers hold no more than four words of
@@ -87,12 +81,36 @@ struct QuantisedOperands : FloatOperands {
 template <bool kVector>
 struct HalfOperands {
   static constexpr bool kPairs = true;
+  static constexpr bool kBlocks = false;
   static constexpr bool kMayShare = false;  // what a unit costs beside products is half of it
   template <typename T>
   using Operands = HalfOperandTile<T::kWave, T::kRows, T::kOutputs, T::kResults == 64 ? 4 : T::Operands::kDepth>;
   template <typename T>
   using Mover = HalfMover<kVector, T>;
   static constexpr int kWeightBytes = 2;
+};
+
+// Of such pairs too, but of integer weights, whose products are summed by block.
+template <WeightFormat kFormat>
+struct HalfBlockOperands {
+  static constexpr bool kPairs = true;
+  static constexpr bool kBlocks = true;
+  static constexpr bool kMayShare = false;
+  template <typename T>
+  using Operands = HalfBlockTile<kFormat, T::kWave, T::kRows, T::kOutputs>;
+  template <typename T>
+  using Mover = HalfBlockMover<T>;
+  static constexpr int kWeightBytes = 2;
+};
+
+template <typename From, typename T>
+struct Shared {
+  static constexpr int kOperands = From::template Operands<T>::kFloats;
+  LdsArray<float, T::kWaves * std::max(kOperands, T::kExchange)> floats;
+};
+template <typename From, typename T>
+struct SharedOfUnits : Shared<From, T> {
+  LdsArray<uint32_t, 2> numbers;
 };
 
 // A block's work at a time: rounds [first_round, end_round) of groups, of one tile.
@@ -143,25 +161,28 @@ struct Unit {
 };
 
 // The number of a block's unit, if it has one.
-template <typename T, bool kShares>
+template <bool kShares>
 class Numbers {
  public:
-  __device__ __forceinline__ Numbers(const ProjectionArgs&, int32_t /*rounds*/, typename T::Shared&) {}
+  template <typename Shared>
+  __device__ __forceinline__ Numbers(const ProjectionArgs&, int32_t /*rounds*/, Shared&) {}
   __device__ __forceinline__ bool done() const { return false; }
   __device__ __forceinline__ uint32_t current() const { return blockIdx.x; }
   __device__ __forceinline__ bool has_next() const { return false; }
   __device__ __forceinline__ uint32_t next() const { return 0; }
   __device__ __forceinline__ void AskAhead() {}
-  __device__ __forceinline__ void Advance(typename T::Shared&) {}
+  template <typename Shared>
+  __device__ __forceinline__ void Advance(Shared&) {}
 };
 
 // Blocks that share tiles each take the lowest number that is left, one ahead. So a part that a unit waits for is of a
 // block that runs already.
-template <typename T>
-class Numbers<T, true> {
+template <>
+class Numbers<true> {
  public:
   // Ends with a barrier, as Advance does.
-  __device__ __forceinline__ Numbers(const ProjectionArgs& p, int32_t rounds, typename T::SharedOfUnits& s)
+  template <typename Shared>
+  __device__ __forceinline__ Numbers(const ProjectionArgs& p, int32_t rounds, Shared& s)
       : counter_(p.counters), count_(p.by_tiles.divisor * static_cast<uint32_t>(rounds)) {
     if (threadIdx.x == 0) {
       s.numbers[0] = Take();
@@ -181,7 +202,8 @@ class Numbers<T, true> {
     if (threadIdx.x == 0) after_ = Take();
   }
   // Call after a barrier that follows the last call.
-  __device__ __forceinline__ void Advance(typename T::SharedOfUnits& s) {
+  template <typename Shared>
+  __device__ __forceinline__ void Advance(Shared& s) {
     if (threadIdx.x == 0) s.numbers[0] = after_;
     SyncThreads();
     current_ = next_;
@@ -204,8 +226,8 @@ class Numbers<T, true> {
   uint32_t current_, next_, after_ = 0;
 };
 
-template <typename From, typename T, bool kShares, typename Shared>
-__device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
+template <typename From, typename T, bool kShares, typename Lds>
+__device__ __forceinline__ void Multiply(const ProjectionArgs& p, Lds& s) {
   constexpr int kLaneRows = T::kLaneRows;
   const int thread = static_cast<int>(threadIdx.x);
   const int wave = OfWave(thread / T::kWave);
@@ -220,7 +242,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
   const int32_t rounds = (groups + kBlockWaves - 1) / kBlockWaves;
   const auto first_feature = [wave](int32_t round) { return (round * kBlockWaves + wave) * kGroupFeatures; };
 
-  Numbers<T, kShares> numbers(p, rounds, s);
+  Numbers<kShares> numbers(p, rounds, s);
   if (numbers.done()) return;
   Unit<T, kShares> unit(p, numbers.current(), rounds);
   const ProjectionMatrix first_matrix = unit.MatrixIn(p);
@@ -234,7 +256,7 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
     if constexpr (kShares) {
       if (thread == 0) seen = PeekAt(p.counters + 1 + unit.tile);
     }
-    WaveSums<T, From::kPairs> total;
+    WaveSums<T, From::kPairs && !From::kBlocks> total;
 #pragma unroll 1
     for (int32_t round = unit.first_round; round < unit.end_round; ++round) {
       float sum[T::kThreadRows][T::kThreadOutputs];
@@ -248,7 +270,15 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
         WaveBarrier();
         mover.Load(next < kGroupFeatures ? first_feature(round) + next : next_group);
         WaveBarrier();  // nvcc would move the loads down to where they are needed
-        MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
+        if constexpr (From::kBlocks) {
+          static_assert(kStepFeatures == kHalfBlock);
+          float of_block[T::kThreadRows][T::kThreadOutputs];
+          SetZero(of_block);
+          MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, true>(s.floats, at, lane_row * 4, lane_column, of_block);
+          AddHalfBlock<Operands, 4 * kLaneRows, T::kSpan>(s.floats, at, lane_row * 4, lane_column, of_block, sum);
+        } else {
+          MultiplyStep<Operands, 4 * kLaneRows, T::kSpan, From::kPairs>(s.floats, at, lane_row * 4, lane_column, sum);
+        }
       }
       if constexpr (kShares) {  // the next unit's operands are on their way meanwhile
         if (numbers.has_next()) {
@@ -267,7 +297,9 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
 #pragma unroll
-            for (float& result : sum[i + r]) result *= inverses[r];
+            for (float& result : sum[i + r]) {
+              result = From::kBlocks ? GroupSumOf(result, inverses[r]) : result * inverses[r];
+            }
           }
         }
         if (round * kBlockWaves + wave >= groups) SetZero(sum);
@@ -300,15 +332,14 @@ __device__ __forceinline__ void Multiply(const ProjectionArgs& p, Shared& s) {
 
 // Blocks that a multiprocessor's registers are to hold.
 template <typename From, typename T>
-inline constexpr int kResidentBlocks = T::kWave == 32 &&
-                                               (T::kResults == 16 || (T::kResults == 32 && From::kWeightBytes == 2))
-                                           ? 2
-                                           : 1;
+constexpr int ResidentBlocks() {
+  if (T::kWave != 32) return 1;
+  return T::kResults == 16 || (T::kResults == 32 && From::kWeightBytes == 2 && !From::kBlocks) ? 2 : 1;
+}
 
 template <typename From, typename T, bool kShares>
-__global__ __launch_bounds__(T::kThreads, (kResidentBlocks<From, T>)) void TilesKernel(ProjectionArgs p) {
-  using Shared = std::conditional_t<kShares, typename T::SharedOfUnits, typename T::Shared>;
-  auto& s = SharedMemory<Shared>();
+__global__ __launch_bounds__(T::kThreads, (ResidentBlocks<From, T>())) void TilesKernel(ProjectionArgs p) {
+  auto& s = SharedMemory<std::conditional_t<kShares, SharedOfUnits<From, T>, Shared<From, T>>>();
   Multiply<From, T, kShares>(p, s);
 }
 
@@ -356,7 +387,7 @@ absl::Status LaunchDivided(const char* name, absl::Span<const ProjectionParams> 
       args.counters = stream.counters;
       args.by_tiles = Divisor::Of(static_cast<uint32_t>(args.tiles()));
       args.by_row_tiles = Divisor::Of(static_cast<uint32_t>(args.row_tiles));
-      const int64_t places = int64_t{stream.processors} * kResidentBlocks<From, T>;
+      const int64_t places = int64_t{stream.processors} * ResidentBlocks<From, T>();
       const int64_t units = args.tiles() * CeilDivide(args.features, kGroupFeatures * kBlockWaves);
       return Launch(name, TilesKernel<From, T, true>, {std::min(units, places)}, T::kThreads, stream, args);
     }
@@ -373,9 +404,18 @@ absl::Status LaunchTilesOf(absl::Span<const ProjectionParams> params, float* tot
   };
   if constexpr (std::is_same_v<Weights, QuantisedWeights>) {
     if (params[0].x.dtype == DType::kF32) {
-      return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kF32>());
+      constexpr DType kX = DType::kF32;
+      constexpr char kName[] = "projection_tiles_quantised";
+      if constexpr (T::kWave == 64 && kVector) {
+        const WeightFormat format = params[0].weight.format;
+        if (format == WeightFormat::kQ8_0)
+          return launch(kName, QuantisedOperands<OneFormat<WeightFormat::kQ8_0>, true, kX>());
+        if (format == WeightFormat::kQ4_K)
+          return launch(kName, QuantisedOperands<OneFormat<WeightFormat::kQ4_K>, true, kX>());
+      }
+      return launch(kName, QuantisedOperands<AnyFormat, kVector, kX>());
     }
-    return launch("projection_tiles_quantised", QuantisedOperands<kVector, DType::kBF16>());
+    return launch("projection_tiles_quantised", QuantisedOperands<AnyFormat, kVector, DType::kBF16>());
   } else if constexpr (kScaled<Weights>) {  // of narrower x the products are of fp16 numbers
     return launch("projection_tiles", PlainOperands<Weights, kVector, DType::kF32>());
   } else {
@@ -435,16 +475,23 @@ absl::Status LaunchHalfTiles(absl::Span<const ProjectionParams> params, const Ro
   return WithWaveWidth(stream, "projection_half_tiles", [&](auto wave) {
     constexpr int kWave = wave();
     using Small = Tile<kWave, 8, 4, 8>;
-    const auto launch = [&](auto tile, auto vector) {
+    using Smallest = Tile<kWave, 4, 4, 4>;
+    const auto launch = [&](auto tile, auto from) {
       using T = decltype(tile);
       ProjectionArgs args = MakeProjectionArgs(params, T::kRows, T::kOutputs);
       args.halves = x;
-      return Launch("projection_half_tiles", TilesKernel<HalfOperands<vector()>, T, false>, {args.tiles()}, T::kThreads,
-                    stream, args);
+      return Launch("projection_half_tiles", TilesKernel<decltype(from), T, false>, {args.tiles()}, T::kThreads, stream,
+                    args);
     };
-    if (!AllowsVectors(params)) return launch(Small(), std::false_type());
-    return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Tile<kWave, 4, 4, 4>>(
-        params, /*shares=*/false, stream, [&](auto tile) { return launch(tile, std::true_type()); });
+    const auto launch_blocks = [&](auto from) {  // sums of blocks leave no registers for 64 results of a lane
+      return WithCheapest<Small, Smallest>(params, /*shares=*/false, stream,
+                                           [&](auto tile) { return launch(tile, from); });
+    };
+    if (params[0].weight.format == WeightFormat::kQ8_0) return launch_blocks(HalfBlockOperands<WeightFormat::kQ8_0>());
+    if (params[0].weight.format == WeightFormat::kQ4_K) return launch_blocks(HalfBlockOperands<WeightFormat::kQ4_K>());
+    if (!AllowsVectors(params)) return launch(Small(), HalfOperands<false>());
+    return WithCheapest<Tile<kWave, 8, 8, 8>, Small, Smallest>(
+        params, /*shares=*/false, stream, [&](auto tile) { return launch(tile, HalfOperands<true>()); });
   });
 }
 

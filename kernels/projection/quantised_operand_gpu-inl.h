@@ -1,10 +1,10 @@
 // Device code: OperandMover for quantised weights, which are decoded once per tile on their way to LDS.
 //
-// The format is a run-time value: a step has hundreds of multiply-adds for each weight that a lane decodes, so the
-// branch costs little and one kernel serves all formats.
+// The format is a run-time value (AnyFormat), so that one kernel serves all, or a constant (OneFormat). On gfx906 a
+// branch of a format ends by waiting for its loads, so that a kernel of any format takes twice as long as one of one.
 // Thread safety: all lanes of the team make the same calls; the caller places the barriers.
 //
-//   QuantisedMover</*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
+//   QuantisedMover<AnyFormat, /*kVector=*/true, DType::kBF16, T> mover(p, m, lane, first_row, first_output);
 //   mover.Load(feature);
 //   mover.Store(lds, at);
 #pragma once
@@ -27,7 +27,7 @@ struct RawEight {
 
 // Loads the bits of weights [feature, feature + 8) of a row; `feature` is a multiple of eight, and they exist.
 template <WeightFormat kFormat>
-__device__ __forceinline__ PackedEight LoadEightBits(const PackedRow& row, int32_t feature) {
+__device__ __forceinline__ PackedEight LoadEightBits(const PackedRow& row, uint32_t feature) {
   PackedEight bits{};
   if constexpr (HasByteWeights(kFormat)) {
     const uint64_t q = row.LoadWords(0, feature / 16, 16, feature % 16);
@@ -50,7 +50,7 @@ template <WeightFormat kFormat>
 __device__ __forceinline__ RawEight LoadPackedEight(const PackedRow& row, int32_t feature, int32_t features) {
   RawEight raw{};
   if (feature >= features) return raw;
-  raw.bits = LoadEightBits<kFormat>(row, feature);
+  raw.bits = LoadEightBits<kFormat>(row, static_cast<uint32_t>(feature));
   raw.scales = LoadScales<kFormat>(row, static_cast<uint32_t>(feature / 32));
   return raw;
 }
@@ -97,9 +97,24 @@ __device__ __forceinline__ void WithQuantisedFormat(WeightFormat format, const F
   }
 }
 
+// Which formats a kernel takes: With calls function(std::integral_constant<WeightFormat, format>()).
+struct AnyFormat {
+  template <typename Function>
+  __device__ __forceinline__ static void With(WeightFormat format, const Function& function) {
+    WithQuantisedFormat(format, function);
+  }
+};
+template <WeightFormat kFormat>
+struct OneFormat {
+  template <typename Function>
+  __device__ __forceinline__ static void With(WeightFormat /*format*/, const Function& function) {
+    function(std::integral_constant<WeightFormat, kFormat>());
+  }
+};
+
 // Moves tiles of x and of quantised weights to LDS, with the interface of OperandMover. kX: F32, or BF16 for either
 // 16-bit dtype of x.
-template <bool kVector, DType kX, typename T>
+template <typename Formats, bool kVector, DType kX, typename T>
 class QuantisedMover {
  public:
   __device__ __forceinline__ QuantisedMover(const ProjectionArgs& p, const ProjectionMatrix& m, int lane,
@@ -118,13 +133,13 @@ class QuantisedMover {
   __device__ __forceinline__ void Load(int32_t feature) {
     feature_ = feature + vector_;
     x_.Load(feature);
-    WithQuantisedFormat(format_, [&](auto format) { LoadWeights<decltype(format)::value>(); });
+    Formats::With(format_, [&](auto format) { LoadWeights<decltype(format)::value>(); });
   }
 
   template <typename Lds>
   __device__ __forceinline__ void Store(Lds& lds, int at) const {
     x_.Store(lds, at);
-    WithQuantisedFormat(format_, [&](auto format) { StoreWeights<decltype(format)::value>(lds, at); });
+    Formats::With(format_, [&](auto format) { StoreWeights<decltype(format)::value>(lds, at); });
   }
 
  private:

@@ -1,7 +1,8 @@
 // Rows of x rounded to int8 or to fp16 in device memory, as the tile kernels of such products read them.
 //
 // A group of 64 features rounded to fp16 has kHalfWords words for each row: kHalfPairs pairs, the first feature in the
-// low half, then GroupScale's inverse as float32. Features past the last are zeros.
+// low half; then, as float32, GroupScale's inverse and the sums of the first and of the last 32 numbers (HalfSumOf).
+// Features past the last are zeros.
 // A block of 32 features rounded to int8 has kRoundedWords words for each row: kBlockWords of four signed bytes, the
 // first feature lowest; then, as float32, the block's scale, the sum of its 32 integers and the sum of the first 16.
 // The layout is [groups or blocks][words][pitch], so that a tile's part is rows of neighbouring words.
@@ -25,7 +26,8 @@ inline constexpr int kSumWord = kScaleWord + 1;
 inline constexpr int kHalfSumWord = kScaleWord + 2;
 
 inline constexpr int kHalfPairs = kHalfGroup / 2;
-inline constexpr int kHalfWords = kHalfPairs + 1;
+inline constexpr int kHalfSumsWord = kHalfPairs + 1;
+inline constexpr int kHalfWords = kHalfSumsWord + 2;
 
 struct RoundedRows {
   float* words = nullptr;  // 16-byte aligned

@@ -137,7 +137,8 @@ class ModelLoader {
                         .data = data.data(),
                         .rows = served.rows,
                         .cols = served.cols,
-                        .scales = served.scales.empty() ? nullptr : served.scales.data()};
+                        .scales = served.scales.empty() ? nullptr : served.scales.data(),
+                        .integer_halves = backend_.info().IntegerHalvesFor(served.format)};
     const std::vector<float> row_scales = backend_.info().RowScalesFor(matrix, meets_calls);
     if (!row_scales.empty()) matrix.scales = row_scales.data();
     const auto alignment = static_cast<uintptr_t>(AlignmentOf(served.format));

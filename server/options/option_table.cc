@@ -142,8 +142,9 @@ const OptionTable& Options() {
               {{"exact", ProductMath::kExact}, {"half", ProductMath::kHalf}, {"int8", ProductMath::kInt8}}),
           "exact, half or int8: how projections multiply. int8 rounds inputs to 8 bits if GGUF's weights are "
           "quantised, in blocks of 32 features with a scale, as llama.cpp does. That is faster and errs by about half "
-          "a percent. half rounds inputs and F32, BF16 and F16 weights to fp16, on a GPU. That is faster on gfx906 and "
-          "errs by about 3e-4. Other weights are not affected. The choice is part of numerics_id."),
+          "a percent. half, on a GPU, rounds plain weights and their inputs to fp16, and inputs of Q8_0 and Q4_K. That "
+          "is faster on gfx906 and errs by about 3e-4. Other weights are not affected. The choice is part of "
+          "numerics_id."),
       Row("matrix-units", AT(device.matrix_units), OneOf<bool>({{"auto", true}, {"off", false}}),
           "auto or off: whether products run on the GPU's matrix units, if it has them (NVIDIA H100, H200 and "
           "successors). They are as accurate as float32, and faster. With `off` the GPU runs the kernels that gfx906 "

@@ -15,6 +15,9 @@ namespace gdn::half_projection_test {
 namespace {
 
 constexpr WeightFormat kPlain[] = {WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kF32};
+constexpr WeightFormat kIntegers[] = {WeightFormat::kQ8_0, WeightFormat::kQ4_K};
+constexpr WeightFormat kHalved[] = {WeightFormat::kBF16, WeightFormat::kF16, WeightFormat::kF32, WeightFormat::kQ8_0,
+                                    WeightFormat::kQ4_K};
 
 // A problem of inputs and weights that are rounded to fp16. Rows of weights have scales of their own.
 struct HalfProblem : Problem {
@@ -24,6 +27,8 @@ struct HalfProblem : Problem {
     TakeScales();
   }
   void TakeScales() {
+    params.weight.integer_halves = HasHalfProducts(params.weight.format);
+    if (!IsPlain(params.weight.format)) return;
     scales = RowScalesOf(params.weight, params.math);
     params.weight.scales = scales.data();
   }
@@ -43,11 +48,13 @@ GDN_ON_BACKENDS(HalfProjection, Executors());
 
 TEST_P(HalfProjection, MatchesTheReferenceOfRoundedOperands) {
   ExpectReferenceOnEveryPath<HalfProblem>(backend(), kPlain, /*features=*/512 + 192, /*large=*/false);
+  ExpectReferenceOnEveryPath<HalfProblem>(backend(), kIntegers, /*features=*/512 + 256, /*large=*/false);
 }
 
 TEST_P(HalfProjection, TakesAnyNumberOfFeaturesAndAnyRangeOfValues) {
-  for (const WeightFormat format : kPlain) {
-    for (const int64_t features : {1, 7, 32, 64, 65, 100, 200, 1000}) {
+  for (const WeightFormat format : kHalved) {
+    for (const int64_t features : {1, 7, 32, 64, 65, 96, 100, 160, 200, 256, 1000, 1280}) {
+      if (features % BlockOf(format).weights != 0) continue;
       for (const int64_t rows : {1, 7, 40}) {
         HalfProblem problem(format, rows, /*outputs=*/37, features);
         for (int64_t row = 0; row < rows; ++row) {
@@ -66,6 +73,8 @@ TEST_P(HalfProjection, TakesAnyNumberOfFeaturesAndAnyRangeOfValues) {
 
 TEST_P(HalfProjection, ARowHasTheSameBitsAmongAnyRowsOnAnyPath) {
   ExpectTheSameBitsAmongAnyRows<HalfProblem>(backend(), OthersOfTheSameBits(), kPlain, /*rows=*/77, /*features=*/328);
+  ExpectTheSameBitsAmongAnyRows<HalfProblem>(backend(), OthersOfTheSameBits(), kIntegers, /*rows=*/77,
+                                             /*features=*/768);
 }
 
 TEST_P(HalfProjection, WhatIsNotFiniteStaysInItsRowsAndOutputs) {
@@ -96,7 +105,7 @@ TEST_P(HalfProjection, ReadsAndWritesEveryDtype) { ExpectEveryDtype<HalfProblem>
 
 // 3e-4 is what the docs say: each operand errs by up to 2^-12 of itself.
 TEST_P(HalfProjection, ErrsByThreeTenThousandthsOfExactProducts) {
-  for (const WeightFormat format : kPlain) {
+  for (const WeightFormat format : kHalved) {
     HalfProblem problem(format, /*rows=*/9, /*outputs=*/64, /*features=*/2048);
     const std::vector<float> rounded = Project(problem.params, backend());
     problem.params.math = ProductMath::kExact;
@@ -110,10 +119,13 @@ TEST_P(HalfProjection, ErrsByThreeTenThousandthsOfExactProducts) {
 
 TEST_P(HalfProjection, ExactProductsMatchTheReference) {
   ExpectReferenceOnEveryPath<NarrowProblem>(backend(), kPlain, /*features=*/512 + 192, /*large=*/false);
+  ExpectReferenceOnEveryPath<NarrowProblem>(backend(), kIntegers, /*features=*/512 + 256, /*large=*/false);
 }
 
 TEST_P(HalfProjection, ARowOfExactProductsHasTheSameBitsAmongAnyRowsOnAnyPath) {
   ExpectTheSameBitsAmongAnyRows<NarrowProblem>(backend(), OthersOfTheSameBits(), kPlain, /*rows=*/77, /*features=*/328);
+  ExpectTheSameBitsAmongAnyRows<NarrowProblem>(backend(), OthersOfTheSameBits(), kIntegers, /*rows=*/77,
+                                               /*features=*/768);
 }
 
 // The executor's Dot2 rounds after each product, in the order of multiply-adds.
@@ -196,6 +208,94 @@ TEST_P(HalfProjection, WhatIsNotFiniteMakesTheSameOfExactProductsAsOfFloat32) {
   }
   EXPECT_TRUE(std::isnan(halves[problem.params.y_stride]));
   EXPECT_TRUE(std::isinf(halves[problem.params.y_stride + 1]));
+}
+
+// An infinity near the end of the last group, which is not whole.
+TEST_P(HalfProjection, AnInfinityOfTheLastFeaturesStaysAnInfinity) {
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kQ8_0}) {
+    const int64_t features = IsPlain(format) ? 100 : 96;
+    HalfProblem problem(format, /*rows=*/40, /*outputs=*/6, features);
+    for (int64_t row = 0; row < 40; ++row) {
+      problem.x[row * problem.params.x_stride + features - 1 - row % 4] = INFINITY;
+    }
+    for (const int64_t rows : {1, 40}) {
+      problem.params.rows = rows;
+      const std::vector<float> y = Project(problem.params, backend());
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t output = 0; output < 6; ++output) {
+          float weights[100];
+          WeightRow(problem.params.weight, output, weights);
+          const float weight = weights[features - 1 - row % 4];
+          const float result = y[row * problem.params.y_stride + output];
+          EXPECT_TRUE(weight == 0.0f ? std::isnan(result) : std::isinf(result))
+              << WeightFormatName(format) << ", " << row << ", " << output << ": " << result;
+        }
+      }
+    }
+  }
+}
+
+// The order of projection_args.h, for Q8_0.
+TEST_P(HalfProjection, ExactProductsOfIntegersAreSummedByBlock) {
+  constexpr int64_t kOutputs = 37;
+  for (const int64_t features : {32, 96, 768}) {
+    for (const int64_t rows : {1, 3, 7, 40}) {
+      NarrowProblem problem(WeightFormat::kQ8_0, rows, kOutputs, features);
+      const std::vector<float> y = Project(problem.params, backend());
+      std::vector<float> x(problem.x.size());
+      ConvertToFloat(problem.x_dtype, problem.narrow.data(), x.size(), x.data());
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t output = 0; output < kOutputs; ++output) {
+          const float* const of_x = x.data() + row * problem.params.x_stride;
+          const uint8_t* const of_w = &problem.weights.bytes[output * RowBytes(WeightFormat::kQ8_0, features)];
+          float sum = 0.0f;
+          for (int64_t group = 0; group < features; group += kHalfGroup) {
+            float of_group = 0.0f;
+            for (int64_t block = group; block < std::min(features, group + kHalfGroup); block += kHalfBlock) {
+              const uint8_t* const bytes = of_w + block / kHalfBlock * BlockOf(WeightFormat::kQ8_0).bytes;
+              uint16_t d;
+              std::memcpy(&d, bytes, sizeof(d));
+              float dot = 0.0f;  // sums are scaled by powers of two, which changes no bit
+              for (int i = 0; i < kHalfBlock; ++i) {
+                dot = std::fma(of_x[block + i], static_cast<float>(static_cast<int8_t>(bytes[2 + i])), dot);
+              }
+              of_group = std::fma(F16ToFloat(d), dot, of_group);
+            }
+            sum += of_group;
+          }
+          ASSERT_EQ(y[row * problem.params.y_stride + output], sum)
+              << features << " features, " << row << ", " << output;
+        }
+      }
+    }
+  }
+}
+
+// Factors at the ends of fp16: subnormal ones, the greatest, none, and what is not finite.
+TEST_P(HalfProjection, IntegersHaveAnyFactors) {
+  for (const WeightFormat format : kIntegers) {
+    for (const uint16_t bits : {0x0001, 0x03ff, 0x0000, 0x8000, 0x8001, 0x7bff, 0xfbff, 0x7c00, 0x7e00}) {
+      NarrowProblem problem(format, /*rows=*/40, /*outputs=*/37, /*features=*/768);
+      const FactorOffsets factors = FactorsAt(format);
+      const size_t block = static_cast<size_t>(BlockOf(format).bytes);
+      const size_t of_row = static_cast<size_t>(RowBytes(format, 768));
+      for (size_t at = 5 * of_row; at < 6 * of_row; at += block) {
+        std::memcpy(&problem.weights.bytes[at + factors.d], &bits, sizeof(bits));
+      }
+      for (const int64_t rows : {1, 4, 8, 40}) {
+        problem.params.rows = rows;
+        std::vector<float> y = Project(problem.params, backend()), expected = Expected(problem.params);
+        for (int64_t row = 0; row < rows; ++row) {
+          float& spoilt = y[row * problem.params.y_stride + 5];
+          if (bits >= 0x7c00 && bits < 0x8000) {
+            EXPECT_FALSE(std::isfinite(spoilt)) << WeightFormatName(format) << " " << bits;
+            spoilt = expected[row * problem.params.y_stride + 5] = 0.0f;
+          }
+        }
+        EXPECT_LE(RelativeNormError(y, expected), kTolerance) << WeightFormatName(format) << " " << bits;
+      }
+    }
+  }
 }
 
 TEST(RowScales, ExactProductsHaveNoneForAMatrixThatIsNotOfScaledHalves) {

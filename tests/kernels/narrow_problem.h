@@ -26,6 +26,8 @@ struct NarrowProblem : Problem {
   }
   // Call these after changes of weights and of x.
   void TakeScales() {
+    params.weight.integer_halves = HasHalfProducts(params.weight.format);
+    if (!IsPlain(params.weight.format)) return;
     scales = RowScalesOf(params.weight, params.math);
     params.weight.scales = scales.empty() ? nullptr : scales.data();
   }

@@ -136,6 +136,7 @@ class MathSession {
     WeightMatrix* const matrices[] = {&weights_.in_qkv, &weights_.in_z, &weights_.in_b, &weights_.in_a, &weights_.out};
     for (size_t i = 0; i < layer.matrices.size(); ++i) {
       WeightMatrix matrix = layer.matrices[i].matrix();
+      matrices[i]->integer_halves = backend_->info().IntegerHalvesFor(matrix.format);
       const std::vector<float> scales = backend_->info().RowScalesFor(matrix);
       if (!scales.empty()) {
         matrix.scales = scales.data();

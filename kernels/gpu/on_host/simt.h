@@ -134,6 +134,11 @@ inline float Dot2(uint32_t a, uint32_t b, float c) { return simt::host_dot2(a, b
 inline uint32_t HalvesOf(float low, float high, float scale) {
   return ToF16(low * scale) | uint32_t{ToF16(high * scale)} << 16;
 }
+// SubtractHalves: the differences of the words' low and of their high fp16 numbers, rounded.
+inline uint32_t SubtractHalves(uint32_t a, uint32_t b) {
+  const auto of = [](uint32_t word, int half) { return FromF16(static_cast<uint16_t>(word >> (16 * half))); };
+  return HalvesOf(of(a, 0) - of(b, 0), of(a, 1) - of(b, 1), 1.0f);
+}
 inline void WidenE4M3(uint32_t word, float (&values)[4]) {
   const uint32_t even = E4M3EvenHalves(word);
   const uint32_t odd = E4M3OddHalves(word);

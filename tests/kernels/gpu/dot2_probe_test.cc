@@ -120,9 +120,20 @@ TEST(Dot2, ExactProductsTakeItForNarrowInputsAndWeightsThatFit) {
       }
     }
   }
+  for (const WeightFormat format : kWeightFormats) {
+    if (IsPlain(format)) continue;
+    EXPECT_EQ(backend->info().IntegerHalvesFor(format), HasHalfProducts(format));
+    for (const int64_t rows : {1, 4, 8, 9}) {
+      NarrowProblem problem(format, rows, /*outputs=*/21, /*features=*/256);
+      dot2_calls = 0;
+      EXPECT_LE(RelativeNormError(Project(problem.params, *backend), Expected(problem.params)), kTolerance);
+      EXPECT_EQ(dot2_calls > 0, HasHalfProducts(format)) << WeightFormatName(format) << ", " << rows << " rows";
+    }
+  }
   const WithDot2 truncating(Truncating);
   const auto unknown = *MakeGpuBackend({.matrix_units = false});
   EXPECT_FALSE(unknown->info().takes_halves);
+  EXPECT_FALSE(unknown->info().IntegerHalvesFor(WeightFormat::kQ8_0));
   EXPECT_EQ(unknown->info().numerics_id.find("-dot2"), std::string::npos);
 }
 
@@ -132,9 +143,11 @@ TEST(Dot2, ProjectionsMatchTheReferenceWithEveryVariant) {
     const auto exact = *MakeGpuBackend({.matrix_units = false});
     const auto backend = *MakeGpuBackend({.math = ProductMath::kHalf});
     for (const int64_t rows : {3, 20}) {
-      NarrowProblem narrow(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200);
-      EXPECT_LE(RelativeNormError(Project(narrow.params, *exact), Expected(narrow.params)), kTolerance)
-          << exact->info().numerics_id;
+      for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
+        NarrowProblem narrow(format, rows, /*outputs=*/21, /*features=*/256);
+        EXPECT_LE(RelativeNormError(Project(narrow.params, *exact), Expected(narrow.params)), kTolerance)
+            << exact->info().numerics_id << " " << WeightFormatName(format);
+      }
       Problem problem(WeightFormat::kBF16, rows, /*outputs=*/21, /*features=*/200);
       const std::vector<float> scales = RowScalesOf(problem.params.weight, ProductMath::kHalf);
       problem.params.weight.scales = scales.data();

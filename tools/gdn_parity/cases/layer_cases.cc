@@ -72,7 +72,9 @@ absl::StatusOr<WeightPair> MakeWeights(const LayerCase& c, Backend& backend, Bac
     if (!IsPlain(c.weights)) {
       const RandomWeights& made = pair.quantised.emplace_back(
           MakeRandomWeights(c.weights, rows, cols, static_cast<uint32_t>(pair.quantised.size() + 1)));
-      pair.host.*member = pair.device.*member = made.matrix();
+      pair.host.*member = made.matrix();
+      (pair.host.*member).integer_halves = backend.info().IntegerHalvesFor(c.weights);
+      pair.device.*member = pair.host.*member;
     } else {
       const DType dtype = WidenedDType(c.weights);
       const float deviation = 1.0f / std::sqrt(static_cast<float>(cols));

@@ -21,8 +21,16 @@ struct Shapes {
   int64_t features = 0;
   int64_t x_gap = 0, y_gap = 0;  // floats between rows, which a kernel leaves alone
   int misalign = 0;              // elements that the weights lie past an aligned address
-  bool narrow = false;           // x on the backend has the weights' dtype
+  bool narrow = false;           // x on the backend has the weights' dtype; BF16 with quantised weights
 };
+
+// Rounds x to what `dtype` has, and returns it in that dtype.
+std::vector<char> RoundTo(DType dtype, std::vector<float>& x) {
+  std::vector<char> stored(x.size() * DTypeSize(dtype));
+  ConvertFromFloat(x.data(), x.size(), dtype, stored.data());
+  ConvertToFloat(dtype, stored.data(), x.size(), x.data());
+  return stored;
+}
 
 CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t rows, int64_t outputs, Backend& backend,
                     RandomTensor& random, OutputPair& outputs_of_case) {
@@ -31,9 +39,7 @@ CaseResult RunShape(ProjectionPath path, DType dtype, const Shapes& s, int64_t r
   const int64_t y_stride = outputs + s.y_gap;
   std::vector<float> x = random.Normal(rows * x_stride);
   const DType x_dtype = s.narrow ? dtype : DType::kF32;
-  std::vector<char> stored_x(x.size() * DTypeSize(x_dtype));
-  ConvertFromFloat(x.data(), x.size(), x_dtype, stored_x.data());
-  ConvertToFloat(x_dtype, stored_x.data(), x.size(), x.data());
+  const std::vector<char> stored_x = RoundTo(x_dtype, x);
   const std::vector<float> w = random.Normal(outputs * s.features);
   const size_t shift = s.misalign * DTypeSize(dtype);
   std::vector<char> stored(shift + w.size() * DTypeSize(dtype));
@@ -89,17 +95,21 @@ CaseResult RunQuantised(ProjectionPath path, WeightFormat format, const Shapes& 
     for (const int64_t outputs : s.outputs) {
       const RandomWeights weights =
           MakeRandomWeights(format, outputs, s.features, static_cast<uint32_t>(rows * 1000 + outputs));
-      const Params params{.path = path,
-                          .math = backend.info().math,
-                          .rows = rows,
-                          .x_stride = s.features + s.x_gap,
-                          .weight = weights.matrix(),
-                          .y_stride = outputs + s.y_gap};
+      Params params{.path = path,
+                    .math = backend.info().math,
+                    .rows = rows,
+                    .x_stride = s.features + s.x_gap,
+                    .weight = weights.matrix(),
+                    .y_stride = outputs + s.y_gap};
+      params.weight.integer_halves = backend.info().IntegerHalvesFor(format);
+      std::vector<float> x = random.Normal(rows * params.x_stride);
+      const DType x_dtype = s.narrow ? DType::kBF16 : DType::kF32;
+      const std::vector<char> stored_x = RoundTo(x_dtype, x);
       std::vector<float> y(rows * params.y_stride, 0.5f);
       for (int64_t row = 0; row < rows; ++row) std::fill_n(y.begin() + row * params.y_stride, outputs, NAN);
       const CaseResult result =
           OperatorCall<Params>("", {}, params)
-              .In(&Params::x, "x", {rows, params.x_stride}, random.Normal(rows * params.x_stride))
+              .In(&Params::x, "x", {rows, params.x_stride}, std::move(x))
               .InOut(&Params::y, "y", {rows, params.y_stride}, std::move(y))
               .PoolOutputs(outputs_of_case)
               .Run(backend, ProjectionReference, [&](Backend& on, Params on_backend) -> absl::Status {
@@ -110,6 +120,10 @@ CaseResult RunQuantised(ProjectionPath path, WeightFormat format, const Shapes& 
                 on_backend.weight.data = weight;
                 if (!weights.scales.empty()) {
                   GDN_ASSIGN_OR_RETURN(on_backend.weight.scales, data.Upload(weights.scales));
+                }
+                if (s.narrow) {
+                  GDN_ASSIGN_OR_RETURN(const char* narrow_x, data.Upload(stored_x));
+                  on_backend.x = {narrow_x, x_dtype};
                 }
                 GDN_RETURN_IF_ERROR(on.Projection(on_backend));
                 return on.Synchronize();
@@ -162,10 +176,11 @@ void AddProjectionCases(std::vector<ParityCase>& cases) {
     if (IsPlain(format)) continue;
     for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {
       const char* name = path == ProjectionPath::kRowStable ? "row_stable" : "sequence_gemm";
-      for (const Shapes& s : {Shapes{{1, 2, 3, 9}, {1, 67}, 256, 4, 5}, Shapes{{1, 40}, {131}, 768, 4, 0}}) {
+      for (const Shapes& s : {Shapes{{1, 2, 3, 9}, {1, 67}, 256, 4, 5}, Shapes{{1, 40}, {131}, 768, 4, 0},
+                              Shapes{{1, 3, 8, 40}, {131}, 768, 4, 0, 0, /*narrow=*/true}}) {
         cases.push_back({"shapes", absl::StrCat("projection_", name, "_", std::string(WeightFormatName(format))),
                          absl::StrCat("rows=", absl::StrJoin(s.rows, ","), " W=[", absl::StrJoin(s.outputs, "|"), ",",
-                                      s.features, "]"),
+                                      s.features, "]", s.narrow ? " x of BF16" : ""),
                          kProjectionTolerance, std::bind_front(RunQuantised, path, format, s)});
         cases.back().integer_weights = HasIntegerWeights(format);
       }

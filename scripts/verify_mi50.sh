@@ -229,13 +229,14 @@ for program in "${programs[@]}"; do
 done
 
 show "clocks before" clocks
+step dot2 "${bin}/gdn_parity" --backend=gpu --dot2
+summary+=("$(grep -o -m 1 '^dot2: .*' "${work}/step")")
 step parity with_clocks "${bin}/gdn_parity" --backend=gpu
 summary+=("parity $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
 step "parity of int8 products" with_clocks "${bin}/gdn_parity" --backend=gpu --math=int8
 summary+=("int8 $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
 step "parity of fp16 products" with_clocks "${bin}/gdn_parity" --backend=gpu --math=half
 summary+=("half $(grep -E '^[0-9]+ passed, [0-9]+ failed' "${work}/step" | tail -n 1)")
-summary+=("$(grep -o -E 'half-(dot2[a-z]*|fma)' "${work}/step" | head -n 1)")
 step replay replay_all
 summary+=("replay $(grep -c '^replay ok: ' "${work}/step") ok, $(grep -c '^replay FAILED' "${work}/step") failed")
 if "${quick}"; then
@@ -244,6 +245,10 @@ if "${quick}"; then
 else
   step bench with_clocks "${bin}/gdn_bench" kernel --backend=gpu "--json=${work}/bench.json"
   show "bench, for programs" cat "${work}/bench.json"
+  for math in half int8; do
+    step "bench of layers, ${math}" with_clocks "${bin}/gdn_bench" kernel --backend=gpu "--math=${math}" "--json=${work}/bench.json"
+    show "bench of layers, ${math}, for programs" cat "${work}/bench.json"
+  done
 fi
 show "clocks after" clocks
 show "kernel log after" kernel_log

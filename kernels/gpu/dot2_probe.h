@@ -23,10 +23,14 @@ struct Dot2Question {
 };
 std::vector<Dot2Question> Dot2Questions();
 
-// Returns the variant that gives these answers to Dot2Questions(), bit for bit (a NaN for a NaN); nullopt if none does.
+// True if the variant answers the question so, bit for bit (a NaN for a NaN).
+bool AnswersLike(const Dot2Variant& variant, const Dot2Question& question, float answer);
+// Returns the variant that gives these answers to Dot2Questions(); nullopt if none does.
 std::optional<Dot2Variant> MatchDot2(const std::vector<float>& answers);
 
-// Runs the questions on the device; nullopt if it answers like no variant.
+// Returns the device's answers to Dot2Questions().
+absl::StatusOr<std::vector<float>> AskDot2(const Stream& stream);
+// Returns the variant that answers like the device; nullopt if none does.
 absl::StatusOr<std::optional<Dot2Variant>> ProbeDot2(const Stream& stream);
 
 }  // namespace gdn::gpu

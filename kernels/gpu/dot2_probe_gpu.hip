@@ -28,8 +28,6 @@ uint32_t BitsOf(float value) {
   return bits;
 }
 
-bool SameAnswer(float a, float b) { return std::isnan(a) ? std::isnan(b) : BitsOf(a) == BitsOf(b); }
-
 // A linear congruential generator's upper bits: the same questions everywhere.
 class Numbers {
  public:
@@ -72,21 +70,23 @@ std::vector<Dot2Question> Dot2Questions() {
   return questions;
 }
 
+bool AnswersLike(const Dot2Variant& variant, const Dot2Question& question, float answer) {
+  const float expected = Dot2As(variant, question.a, question.b, question.c);
+  return std::isnan(answer) ? std::isnan(expected) : BitsOf(answer) == BitsOf(expected);
+}
+
 std::optional<Dot2Variant> MatchDot2(const std::vector<float>& answers) {
   const std::vector<Dot2Question> questions = Dot2Questions();
   for (int number = 0; number < kDot2Variants; ++number) {
     const Dot2Variant variant = Dot2VariantOf(number);
     size_t same = 0;
-    while (same < questions.size() &&
-           SameAnswer(answers[same], Dot2As(variant, questions[same].a, questions[same].b, questions[same].c))) {
-      ++same;
-    }
+    while (same < questions.size() && AnswersLike(variant, questions[same], answers[same])) ++same;
     if (same == questions.size()) return variant;
   }
   return std::nullopt;
 }
 
-absl::StatusOr<std::optional<Dot2Variant>> ProbeDot2(const Stream& stream) {
+absl::StatusOr<std::vector<float>> AskDot2(const Stream& stream) {
   const std::vector<Dot2Question> questions = Dot2Questions();
   std::vector<float> answers(questions.size());
   const size_t bytes = questions.size() * sizeof(Dot2Question);
@@ -101,6 +101,11 @@ absl::StatusOr<std::optional<Dot2Variant>> ProbeDot2(const Stream& stream) {
                              static_cast<const Dot2Question*>(on_device), answered, count));
   GDN_RETURN_IF_ERROR(CopyToHost(answers.data(), answered, answer_bytes, stream));
   GDN_RETURN_IF_ERROR(SynchronizeStream(stream));
+  return answers;
+}
+
+absl::StatusOr<std::optional<Dot2Variant>> ProbeDot2(const Stream& stream) {
+  GDN_ASSIGN_OR_RETURN(const std::vector<float> answers, AskDot2(stream));
   return MatchDot2(answers);
 }
 

@@ -1,6 +1,7 @@
 // Inputs and states for the cases of `gdn_bench kernel`.
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <random>
 #include <utility>
 #include <vector>
@@ -46,6 +47,31 @@ absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int
     const size_t bytes = static_cast<size_t>(std::min(block, count - at)) * element;
     char* target = static_cast<char*>(buffer->data()) + static_cast<size_t>(at) * element;
     GDN_RETURN_IF_ERROR(backend.CopyIn(target, encoded.data(), bytes));
+  }
+  GDN_RETURN_IF_ERROR(backend.Synchronize());
+  return buffer;
+}
+
+RandomWeights BenchWeights(WeightFormat format, int64_t rows, int64_t cols, uint32_t seed) {
+  RandomWeights weights = MakeRandomWeights(format, rows, cols, seed);
+  if (format != WeightFormat::kBF16) return weights;
+  constexpr uint16_t kExponent = 0x7f80, kSmallest = (127 - 20) << 7;
+  for (size_t i = 0; i < weights.bytes.size(); i += sizeof(uint16_t)) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, &weights.bytes[i], sizeof(bits));
+    if ((bits & kExponent) < kSmallest) std::memset(&weights.bytes[i], 0, sizeof(bits));
+  }
+  return weights;
+}
+
+absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const WeightMatrix& weights,
+                                                           int64_t copies) {
+  const auto bytes = static_cast<size_t>(backend.WeightBytes(weights));
+  GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(copies) * bytes));
+  auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
+  for (int64_t copy = 0; copy < copies; ++copy) {
+    char* const at = static_cast<char*>(buffer->data()) + static_cast<size_t>(copy) * bytes;
+    GDN_RETURN_IF_ERROR(backend.CopyWeightsIn(at, weights));
   }
   GDN_RETURN_IF_ERROR(backend.Synchronize());
   return buffer;

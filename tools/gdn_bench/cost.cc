@@ -43,12 +43,16 @@ Cost OperatorCost(const LayerDims& dims, int64_t tokens, const Cost& state, doub
           .tokens = tokens};
 }
 
-Cost LayerCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, const Cost& state, double sessions) {
+int64_t InOutputs(const LayerDims& dims) {
+  return dims.conv_channels() + dims.value_features() + 2 * int64_t{dims.value_heads};
+}
+
+Cost LayerCost(const LayerDims& dims, WeightFormat format, int64_t tokens, const Cost& state, double sessions) {
   const double count = static_cast<double>(tokens);
   const double channels = static_cast<double>(dims.conv_channels());
   const double hidden = static_cast<double>(dims.hidden_size);
   const double weights = static_cast<double>(ProjectionElements(dims));
-  return {.bytes_read = weights * static_cast<double>(DTypeSize(weight_dtype)) +
+  return {.bytes_read = static_cast<double>(ProjectionBytes(dims, format)) +
                         kFloat * (count * hidden + channels * dims.conv_width) + sessions * state.bytes_read,
           .bytes_written = kFloat * count * hidden + sessions * state.bytes_written,
           .flops = count * (2 * weights + 2 * channels * dims.conv_width + RecurrenceFlops(dims)),
@@ -80,32 +84,36 @@ Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, Wei
 }
 
 int64_t ProjectionElements(const LayerDims& dims) {
-  return (dims.conv_channels() + dims.value_features() + 2 * int64_t{dims.value_heads}) * dims.hidden_size +
-         dims.value_features() * dims.hidden_size;
+  return InOutputs(dims) * dims.hidden_size + dims.value_features() * dims.hidden_size;
 }
 
-Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state_dtype) {
+int64_t ProjectionBytes(const LayerDims& dims, WeightFormat format) {
+  return InOutputs(dims) * RowBytes(format, dims.hidden_size) +
+         dims.hidden_size * RowBytes(format, dims.value_features());
+}
+
+Cost LayerDecodeCost(const LayerDims& dims, WeightFormat format, int64_t batch, DType state_dtype) {
   Cost state = DeferredState(dims, state_dtype);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written += kFloat * static_cast<double>(dims.conv_channels());
-  return LayerCost(dims, weight_dtype, batch, state, static_cast<double>(batch));
+  return LayerCost(dims, format, batch, state, static_cast<double>(batch));
 }
 
-Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype) {
+Cost LayerDraftCost(const LayerDims& dims, WeightFormat format, int64_t tokens, DType state_dtype) {
   const double entry =
       kFloat * static_cast<double>(dims.key_features() + dims.value_features() + dims.decay_features());
   Cost state = DeferredState(dims, state_dtype);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written = static_cast<double>(tokens) * (entry + kFloat * static_cast<double>(dims.conv_channels()));
-  return LayerCost(dims, weight_dtype, tokens, state, /*sessions=*/1);
+  return LayerCost(dims, format, tokens, state, /*sessions=*/1);
 }
 
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
+Cost LayerPrefillCost(const LayerDims& dims, WeightFormat format, int64_t sequences, int64_t tokens_each,
                       DType state_dtype) {
   Cost state = WholeState(dims, state_dtype);
   state.bytes_read += ConvStateBytes(dims);
   state.bytes_written += ConvStateBytes(dims);
-  return LayerCost(dims, weight_dtype, sequences * tokens_each, state, static_cast<double>(sequences));
+  return LayerCost(dims, format, sequences * tokens_each, state, static_cast<double>(sequences));
 }
 
 LimitTime LimitOf(const Cost& cost, const MachineRates& rates) {

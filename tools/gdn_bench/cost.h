@@ -35,16 +35,18 @@ Cost PrefillCost(const LayerDims& dims, int64_t sequences, int64_t tokens_each, 
 // Returns the cost of y = x W^T for x [rows, in_features] and W [out_features, in_features].
 Cost ProjectionCost(int64_t rows, int64_t out_features, int64_t in_features, WeightFormat weights);
 
-// The least cost of a whole layer, from hidden_states to output. Projection weights, of `weight_dtype`, are read once a
-// call. `state`: dtype of the bases.
-Cost LayerDecodeCost(const LayerDims& dims, DType weight_dtype, int64_t batch, DType state = DType::kF32);
+// The least cost of a whole layer, from hidden_states to output. Projection weights, of `format`, are read once a call.
+// `state`: dtype of the bases.
+Cost LayerDecodeCost(const LayerDims& dims, WeightFormat format, int64_t batch, DType state = DType::kF32);
 // The cost of a draft of one session, which does not write the base. Tokens that paths of a tree share count once.
-Cost LayerDraftCost(const LayerDims& dims, DType weight_dtype, int64_t tokens, DType state_dtype);
-Cost LayerPrefillCost(const LayerDims& dims, DType weight_dtype, int64_t sequences, int64_t tokens_each,
+Cost LayerDraftCost(const LayerDims& dims, WeightFormat format, int64_t tokens, DType state_dtype);
+Cost LayerPrefillCost(const LayerDims& dims, WeightFormat format, int64_t sequences, int64_t tokens_each,
                       DType state = DType::kF32);
 
 // Returns the number of weights of the layer's in- and out-projections: (C + HV V + 2 HV) D + D HV V.
 int64_t ProjectionElements(const LayerDims& dims);
+// Returns the bytes of these weights in a file.
+int64_t ProjectionBytes(const LayerDims& dims, WeightFormat format);
 
 // A machine's rates of memory traffic and arithmetic.
 struct MachineRates {

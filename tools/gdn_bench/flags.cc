@@ -81,10 +81,11 @@ ABSL_FLAG(double, time_limit, 20,
           "flight at its end");
 ABSL_FLAG(double, seconds, 60, "schedule: simulated seconds of each case");
 ABSL_FLAG(uint64_t, seed, 1, "schedule, drift: seed of the random arrivals and inputs");
-ABSL_FLAG(
-    std::string, math, "exact",
-    "drift: exact, for states of float32 and bfloat16; or int8 (on the CPU) or half (on a GPU), for a layer in such "
-    "products against exact ones");
+ABSL_FLAG(std::string, math, "exact",
+          "kernel: how layers multiply: exact, int8, or on a GPU half; not exact: only whole layers. drift: exact, for "
+          "states "
+          "of float32 and bfloat16; or int8 (on the CPU) or half (on a GPU), for a layer in such products against "
+          "exact ones");
 ABSL_FLAG(int64_t, drift_tokens, 100'000, "drift: tokens to decode, 1 .. 100,000,000");
 ABSL_FLAG(int, layers, 36, "state: layers of the session that is moved; each has a state of 2 MiB");
 ABSL_FLAG(int, forks, 200, "state: forks of each shape");
@@ -325,6 +326,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv) {
   line.drift = {{.tokens = absl::GetFlag(FLAGS_drift_tokens), .seed = absl::GetFlag(FLAGS_seed)},
                 *math,
                 absl::GetFlag(FLAGS_gpu_device)};
+  line.kernel.math = *math;
   if (line.drift.tokens < 1 || line.drift.tokens > 100'000'000) {
     return absl::InvalidArgumentError(
         absl::StrCat("--drift-tokens is ", line.drift.tokens, ", expected 1 .. 100000000"));

@@ -14,12 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/error.h"
 #include "base/product_math.h"
 #include "base/standard_streams.h"
 #include "base/version/version.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu/dot2_probe.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tools/common/tool_flags.h"
+#include "tools/gdn_parity/dot2_report.h"
 #include "tools/gdn_parity/dump.h"
 #include "tools/gdn_parity/report.h"
 
@@ -41,6 +44,8 @@ ABSL_FLAG(uint64_t, seed, 1, "Seed of the random inputs.");
 ABSL_FLAG(std::string, dump, "",
           "Existing directory to write each row's inputs and outputs to, for scripts/check_parity_dump.py.");
 ABSL_FLAG(bool, slow, false, "With --backend=host, also run tests that take minutes.");
+ABSL_FLAG(bool, dot2, false,
+          "Ask the GPU what its dot product of fp16 numbers computes, print that, and run nothing else.");
 ABSL_FLAG(bool, list, false, "Print the suites and tests, and run nothing.");
 
 namespace gdn::parity {
@@ -89,6 +94,19 @@ absl::Status ChooseWaveWidth(int lanes) {
   return absl::OkStatus();
 }
 
+// For --dot2.
+int PrintDot2(Backend& backend) {
+  const absl::StatusOr<gpu::Stream> stream = GpuStreamOf(backend);
+  if (!stream.ok()) return UsageError(WithPrefix(stream.status(), "--dot2"));
+  const absl::StatusOr<std::vector<float>> answers = gpu::AskDot2(*stream);
+  if (!answers.ok()) {
+    std::cerr << "gdn_parity: " << std::string(answers.status().message()) << "\n";
+    return kExitFailed;
+  }
+  std::cout << Dot2Report(*answers);
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   constexpr std::string_view kUsage =
       "gdn_parity compares every operator of a backend with its float64 reference, on random inputs.\n"
@@ -129,6 +147,7 @@ int Main(int argc, char** argv) {
   if (const absl::Status status = SetDumpDirectory(absl::GetFlag(FLAGS_dump)); !status.ok()) return UsageError(status);
   const auto backend = MakeNamedBackend(absl::GetFlag(FLAGS_backend));
   if (!backend.ok()) return UsageError(backend.status());
+  if (absl::GetFlag(FLAGS_dot2)) return PrintDot2(**backend);
   return RunCases(*cases, **backend, absl::GetFlag(FLAGS_seed), std::cout).failed == 0 ? 0 : kExitFailed;
 }
 

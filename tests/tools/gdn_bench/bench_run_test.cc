@@ -95,6 +95,23 @@ TEST(GdnBenchKernel, ListsItsCases) {
             "layer_prefill/BF16/T=512\nlayer_prefill/BF16/T=2048\n");
 }
 
+TEST(GdnBenchKernel, TimesLayersInOtherProductsThanExactOnes) {
+  const Outcome listed = RunGdnBench("kernel --list --math=int8");
+  EXPECT_EQ(listed.exit_code, 0);
+  EXPECT_EQ(listed.out,
+            "layer_decode/Q8_0/narrow/B=1/math=int8\nlayer_decode/Q8_0/narrow/B=8/math=int8\n"
+            "layer_decode/Q8_0/narrow/B=32/math=int8\nlayer_prefill/Q8_0/narrow/T=512/math=int8\n"
+            "layer_prefill/Q8_0/narrow/T=2048/math=int8\n");
+  const Json json =
+      RunForJson("gdn_bench", "kernel --math=int8 --filter '^layer_decode/.*/B=1/' --repeat=1 --min-time=0 --json");
+  EXPECT_THAT(json.at("backend").at("numerics_id").get<std::string>(), testing::EndsWith("-int8"));
+  ASSERT_EQ(json.at("cases").size(), 1);
+  EXPECT_EQ(json.at("cases")[0].at("name"), "layer_decode/Q8_0/narrow/B=1/math=int8");
+  const Outcome refused = RunGdnBench("kernel --math=half 2>&1");
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.out, HasSubstr("--math=half is for a GPU"));
+}
+
 TEST(GdnBenchKernel, UsesTheInstructionSetThatItIsTold) {
   const Outcome refused = RunGdnBench("kernel --simd=mmx 2>&1");
   EXPECT_EQ(refused.exit_code, 1);

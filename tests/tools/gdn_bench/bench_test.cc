@@ -70,9 +70,9 @@ TEST(Cost, OfALayerReadsItsWeightsOnceForTheWholeBatch) {
   dims.conv_width = 4;
   dims.hidden_size = 16;
   EXPECT_EQ(ProjectionElements(dims), (24 + 16 + 4) * 16 + 16 * 16);
-  const double one = LayerDecodeCost(dims, DType::kBF16, 1).bytes_read;
-  const double two = LayerDecodeCost(dims, DType::kBF16, 2).bytes_read;
-  const double three = LayerDecodeCost(dims, DType::kBF16, 3).bytes_read;
+  const double one = LayerDecodeCost(dims, WeightFormat::kBF16, 1).bytes_read;
+  const double two = LayerDecodeCost(dims, WeightFormat::kBF16, 2).bytes_read;
+  const double three = LayerDecodeCost(dims, WeightFormat::kBF16, 3).bytes_read;
   EXPECT_DOUBLE_EQ(two - one, three - two);
   // The bytes without any session are those of the projections and the convolution's taps.
   EXPECT_DOUBLE_EQ(2 * one - two, 2.0 * ProjectionElements(dims) + 4.0 * 24 * 4);

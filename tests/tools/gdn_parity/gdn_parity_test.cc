@@ -7,12 +7,15 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/gpu/dot2_probe.h"
 #include "kernels/null/null_backend.h"
+#include "tools/gdn_parity/dot2_report.h"
 #include "tools/gdn_parity/report.h"
 
 namespace gdn::parity {
@@ -41,6 +44,22 @@ TEST(Parity, APlantedFaultFailsAndItsAbsencePasses) {
   EXPECT_EQ(RunCases({FaultyCase(NAN)}, *backend, 1, out).failed, 1);
   EXPECT_THAT(out.str(), HasSubstr("FAIL"));
   EXPECT_THAT(out.str(), HasSubstr("1 passed, 1 failed"));
+}
+
+TEST(Parity, WhatADot2ComputesIsNamedOrComparedWithTheNearestVariant) {
+  const gpu::Dot2Variant once{gpu::Dot2Rounding::kOnce, /*flushes_floats=*/true};
+  std::vector<float> answers;
+  for (const gpu::Dot2Question& q : gpu::Dot2Questions()) answers.push_back(gpu::Dot2As(once, q.a, q.b, q.c));
+  const std::string known = Dot2Report(answers);
+  EXPECT_EQ(known.substr(0, known.find('\n')), "dot2: dot2oncef");
+  EXPECT_THAT(known,
+              HasSubstr("rounds once; subnormal float32 numbers count as zero, subnormal fp16 numbers are kept"));
+  for (const size_t i : {size_t{3}, answers.size() - 1}) answers[i] = 42.0f;
+  const std::string unknown = Dot2Report(answers);
+  EXPECT_THAT(unknown, testing::StartsWith("dot2: like no known variant"));
+  EXPECT_THAT(unknown, HasSubstr(absl::StrCat("dot2oncef  ", answers.size() - 2, " of ", answers.size(), " answers")));
+  EXPECT_THAT(unknown, HasSubstr("differs from dot2oncef"));
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(unknown, ": 42280000, not ")).size(), 3);
 }
 
 TEST(Parity, ACaseThatReturnsAnErrorFails) {

@@ -243,9 +243,9 @@ class TimedCalls final : public TimedCase {
 
 }  // namespace
 
-absl::StatusOr<Machine> MakeCpuMachine(int threads) {
+absl::StatusOr<Machine> MakeCpuMachine(int threads, ProductMath math) {
   Machine machine;
-  GDN_ASSIGN_OR_RETURN(machine.backend, MakeCpuBackend({.threads = threads}));
+  GDN_ASSIGN_OR_RETURN(machine.backend, MakeCpuBackend({.threads = threads, .math = math}));
   const int used_threads = std::max(1, machine.backend->info().threads);
   machine.measure_limits = [used_threads,
                             limits = std::shared_ptr<CpuLimits>()]() mutable -> absl::StatusOr<MachineRates> {

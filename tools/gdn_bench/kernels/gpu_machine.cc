@@ -290,7 +290,8 @@ struct GraphTimer {
 
 }  // namespace
 
-absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, const std::string& matrix_units) {
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, const std::string& matrix_units,
+                                       ProductMath math) {
   const std::optional<GpuGraphs> choice = ParseGpuGraphs(graphs);
   if (!choice.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-graphs is '", graphs, "', expected auto, on or off"));
@@ -299,8 +300,9 @@ absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, co
     return absl::InvalidArgumentError(absl::StrCat("--matrix-units is '", matrix_units, "', expected auto or off"));
   }
   Machine machine;
-  GDN_ASSIGN_OR_RETURN(machine.backend,
-                       MakeGpuBackend({.device = device, .graphs = *choice, .matrix_units = matrix_units == "auto"}));
+  GDN_ASSIGN_OR_RETURN(
+      machine.backend,
+      MakeGpuBackend({.device = device, .graphs = *choice, .math = math, .matrix_units = matrix_units == "auto"}));
   GDN_ASSIGN_OR_RETURN(const gpu::Stream stream, GpuStreamOf(*machine.backend));
   GDN_ASSIGN_OR_RETURN(machine.device, gpu::DescribeDevice(device));
   const bool emulated = machine.device->vendor == "host";

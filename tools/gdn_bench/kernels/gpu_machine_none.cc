@@ -5,7 +5,8 @@
 
 namespace gdn::bench {
 
-absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& /*graphs*/, const std::string& /*matrix_units*/) {
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& /*graphs*/, const std::string& /*matrix_units*/,
+                                       ProductMath /*math*/) {
   const auto backend = MakeGpuBackend({.device = device});
   return backend.ok() ? absl::InternalError("a GPU backend in a build without GPU kernels") : backend.status();
 }

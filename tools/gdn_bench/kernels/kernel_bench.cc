@@ -37,13 +37,20 @@ absl::StatusOr<std::vector<KernelCase>> SelectCases(const KernelBenchOptions& op
   }
   std::vector<KernelCase> selected;
   const bool narrow = options.state_dtype != DType::kF32;
-  for (auto* cases : {&OperatorCases, &ProjectionCases, &LayerCases}) {
-    if (narrow && cases == &ProjectionCases) continue;  // no states
-    for (KernelCase& c : (*cases)(list)) {
+  const bool exact = options.math == ProductMath::kExact;
+  if (options.math == ProductMath::kHalf && list == CaseList::kCpu) {
+    return absl::InvalidArgumentError(StrCat("--math=half is for a GPU; use --backend=", GpuBackendName()));
+  }
+  const auto select = [&](std::vector<KernelCase> cases) {
+    for (KernelCase& c : cases) {
       if (narrow) c.name += "/state=bf16";
+      if (!exact) absl::StrAppend(&c.name, "/math=", std::string(ProductMathName(options.math)));
       if (std::regex_search(c.name, pattern)) selected.push_back(std::move(c));
     }
-  }
+  };
+  if (exact) select(OperatorCases(list));
+  if (exact && !narrow) select(ProjectionCases(list));  // they have no states
+  select(LayerCases(list, options.math));
   return selected;
 }
 
@@ -89,8 +96,8 @@ absl::StatusOr<KernelReport> RunKernelBench(const KernelBenchOptions& options) {
   const double load_average = LoadAverage();
   GDN_ASSIGN_OR_RETURN(Machine machine,
                        options.backend != "cpu"
-                           ? MakeGpuMachine(options.gpu_device, options.gpu_graphs, options.matrix_units)
-                           : MakeCpuMachine(options.threads));
+                           ? MakeGpuMachine(options.gpu_device, options.gpu_graphs, options.matrix_units, options.math)
+                           : MakeCpuMachine(options.threads, options.math));
   KernelReport report{.backend = machine.backend->info(),
                       .device = machine.device,
                       .last_level_cache_bytes = machine.last_level_cache_bytes,

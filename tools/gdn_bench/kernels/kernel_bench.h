@@ -25,6 +25,8 @@ struct KernelBenchOptions {
   std::string gpu_graphs = "auto";    // the GPU replays repeated decode steps as graphs: "auto", "on" or "off"
   std::string matrix_units = "auto";  // whether products run on the GPU's, if it has any: "auto" or "off"
   std::string filter;                 // regular expression found anywhere in a case's name; empty: all
+  // How layers multiply. Not kExact: only cases of layers, with "/math=" and its name. kHalf is for GPUs.
+  ProductMath math = ProductMath::kExact;
   DType state_dtype = DType::kF32;  // dtype of the states' bases; kBF16: only cases with states, named with /state=bf16
   MeasureOptions measure;
 };

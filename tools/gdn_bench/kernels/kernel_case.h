@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/layer_dims.h"
 #include "kernels/backend.h"
+#include "kernels/projection/random_weights.h"
 #include "tools/gdn_bench/cost.h"
 
 namespace gdn::bench {
@@ -54,9 +55,10 @@ enum class CaseList { kCpu, kGpu };
 
 // Return cases in the report's order: the delta rule's (decode_* and prefill_*), the projections' (projection_*), and
 // whole layers' (layer_*).
+// `math`: that of the backend, which is how layers multiply; other cases say themselves how they do.
 std::vector<KernelCase> OperatorCases(CaseList list);
 std::vector<KernelCase> ProjectionCases(CaseList list);
-std::vector<KernelCase> LayerCases(CaseList list);
+std::vector<KernelCase> LayerCases(CaseList list, ProductMath math);
 
 // Make single cases as in LayerCases, of any size.
 KernelCase LayerDecodeCase(int32_t batch);
@@ -73,6 +75,13 @@ inline constexpr int64_t kLargestRotation = int64_t{768} << 20;
 // of the backend. (Memory that was never written would be read from one cached page of zeros.)
 absl::StatusOr<std::shared_ptr<DeviceBuffer>> RandomBuffer(Backend& backend, int64_t count, float low, float high,
                                                            DType dtype = DType::kF32);
+
+// Returns random weights. Those of BF16 are none that keep a matrix from being multiplied as fp16 numbers: tiny beside
+// their row's largest.
+RandomWeights BenchWeights(WeightFormat format, int64_t rows, int64_t cols, uint32_t seed);
+// Returns backend memory with `copies` copies of the matrix, as CopyWeightsIn places them, WeightBytes apart.
+absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const WeightMatrix& weights,
+                                                           int64_t copies);
 
 // Slots of random states, with logs that can be folded (their log decays are not positive). MakeStatePool makes `slots`
 // of them, with bases of `base_dtype`. Errors of the backend.

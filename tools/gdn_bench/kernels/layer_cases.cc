@@ -1,5 +1,4 @@
-// A whole layer of Qwen3-Next's dimensions and projection layout, with BF16 weights: decode and prefill from
-// hidden_states.
+// A whole layer of Qwen3-Next's dimensions and projection layout: decode and prefill from hidden_states.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "kernels/layer/gdn_layer.h"
@@ -25,43 +25,71 @@ namespace {
 constexpr int32_t kCpuDecodeBatches[] = {1, 8, 32};
 constexpr int32_t kGpuDecodeBatches[] = {1, 8, 32, 128};
 constexpr int32_t kPrefillLengths[] = {512, 2048};
-constexpr DType kWeightDtype = DType::kBF16;
 
-// The weights of `layers` layers, one after the other in one buffer, as a model holds them.
+struct LayerForm {
+  LayerDims dims = BenchLayerDims();
+  WeightFormat weights = WeightFormat::kBF16;
+  DType x = DType::kF32;  // of hidden states
+
+  // The first parts of a case's name.
+  std::string Name(absl::string_view what) const {
+    const LayerDims usual = BenchLayerDims();
+    const bool other = dims.value_heads != usual.value_heads || dims.hidden_size != usual.hidden_size;
+    return absl::StrCat(what, "/", std::string(WeightFormatName(weights)), x == DType::kF32 ? "/" : "/narrow/",
+                        other ? absl::StrCat("HV=", dims.value_heads, ",D=", dims.hidden_size, "/") : "");
+  }
+};
+
+// The weights of some layers as a model holds them: projections of each layer's own, and the small ones, which all
+// share: conv [C, W], A_log [HV], dt_bias [HV], norm [V].
 struct StackedWeights {
-  std::shared_ptr<DeviceBuffer> projections;
-  std::shared_ptr<DeviceBuffer> small;  // conv [C, W], A_log [HV], dt_bias [HV], norm [V]; shared by the layers
+  std::vector<std::shared_ptr<DeviceBuffer>> buffers;
   std::vector<LayerWeights> layers;
 };
 
-absl::StatusOr<StackedWeights> MakeWeights(Backend& backend, const LayerDims& dims, int64_t layers) {
+absl::StatusOr<StackedWeights> MakeWeights(Backend& backend, const LayerForm& form, int64_t layers) {
+  const LayerDims& dims = form.dims;
   StackedWeights stacked;
-  const float range = std::sqrt(3.0f / static_cast<float>(dims.hidden_size));
-  const int64_t elements = ProjectionElements(dims);
-  GDN_ASSIGN_OR_RETURN(stacked.projections, RandomBuffer(backend, layers * elements, -range, range, kWeightDtype));
-  const int64_t conv = dims.conv_channels() * dims.conv_width;
-  GDN_ASSIGN_OR_RETURN(stacked.small,
-                       RandomBuffer(backend, conv + 2 * int64_t{dims.value_heads} + dims.value_dim, -0.5f, 0.5f));
-  const char* at = static_cast<const char*>(stacked.projections->data());
-  const auto take = [&at](int64_t rows, int64_t cols) {
-    const WeightMatrix matrix = PlainMatrix(kWeightDtype, at, rows, cols);
-    at += rows * cols * static_cast<int64_t>(DTypeSize(kWeightDtype));
-    return matrix;
+  const auto keep = [&stacked](std::shared_ptr<DeviceBuffer> buffer) -> const DeviceBuffer& {
+    return *stacked.buffers.emplace_back(std::move(buffer));
   };
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    LayerWeights w;
-    w.spec.dims = dims;
-    w.spec.projections = ProjectionLayout::kInterleaved;
-    w.in_qkv = take(dims.conv_channels() + dims.value_features(), dims.hidden_size);
-    w.in_b = take(2 * int64_t{dims.value_heads}, dims.hidden_size);
-    w.out = take(dims.hidden_size, dims.value_features());
-    w.conv_weight = stacked.small->floats();
-    w.a_log = w.conv_weight + conv;
-    w.dt_bias = w.a_log + dims.value_heads;
-    w.norm_weight = w.dt_bias + dims.value_heads;
-    GDN_RETURN_IF_ERROR(ValidateLayerWeights(w));
-    stacked.layers.push_back(w);
-  }
+  const int64_t conv = dims.conv_channels() * dims.conv_width;
+  GDN_ASSIGN_OR_RETURN(auto small,
+                       RandomBuffer(backend, conv + 2 * int64_t{dims.value_heads} + dims.value_dim, -0.5f, 0.5f));
+  LayerWeights first;
+  first.spec.dims = dims;
+  first.spec.projections = ProjectionLayout::kInterleaved;
+  first.conv_weight = keep(std::move(small)).floats();
+  first.a_log = first.conv_weight + conv;
+  first.dt_bias = first.a_log + dims.value_heads;
+  first.norm_weight = first.dt_bias + dims.value_heads;
+  stacked.layers.assign(static_cast<size_t>(layers), first);
+  const auto place = [&](WeightMatrix LayerWeights::*member, int64_t rows, int64_t cols) -> absl::Status {
+    const RandomWeights weights = BenchWeights(form.weights, rows, cols, static_cast<uint32_t>(stacked.buffers.size()));
+    WeightMatrix matrix = weights.matrix();
+    matrix.integer_halves = backend.info().IntegerHalvesFor(form.weights);
+    const std::vector<float> scales = backend.info().RowScalesFor(matrix, /*meets_calls=*/member != &LayerWeights::out);
+    if (!scales.empty()) matrix.scales = scales.data();
+    GDN_ASSIGN_OR_RETURN(auto copies, WeightBuffer(backend, matrix, layers));
+    const char* at = static_cast<const char*>(keep(std::move(copies)).data());
+    const int64_t bytes = backend.WeightBytes(matrix);
+    if (!scales.empty()) {
+      GDN_ASSIGN_OR_RETURN(DeviceBuffer placed, DeviceBuffer::Make(backend, scales.size() * sizeof(float)));
+      GDN_RETURN_IF_ERROR(backend.CopyIn(placed.data(), scales.data(), scales.size() * sizeof(float)));
+      GDN_RETURN_IF_ERROR(backend.Synchronize());
+      matrix.scales = keep(std::make_shared<DeviceBuffer>(std::move(placed))).floats();
+    }
+    for (LayerWeights& layer : stacked.layers) {
+      matrix.data = at;
+      layer.*member = matrix;
+      at += bytes;
+    }
+    return absl::OkStatus();
+  };
+  GDN_RETURN_IF_ERROR(place(&LayerWeights::in_qkv, dims.conv_channels() + dims.value_features(), dims.hidden_size));
+  GDN_RETURN_IF_ERROR(place(&LayerWeights::in_b, 2 * int64_t{dims.value_heads}, dims.hidden_size));
+  GDN_RETURN_IF_ERROR(place(&LayerWeights::out, dims.hidden_size, dims.value_features()));
+  for (const LayerWeights& layer : stacked.layers) GDN_RETURN_IF_ERROR(ValidateLayerWeights(layer));
   return stacked;
 }
 
@@ -71,6 +99,7 @@ struct LayerFixture {
   RandomStatePool pool;
   std::shared_ptr<DeviceBuffer> hidden_states;
   std::shared_ptr<DeviceBuffer> output;
+  DType x_dtype = DType::kF32;  // of hidden_states
   std::vector<int32_t> cu_seqlens;
   std::vector<int32_t> slots;               // [layers, batch]
   std::vector<int32_t> log_lengths;         // [layers, batch]
@@ -86,7 +115,7 @@ struct LayerFixture {
     step.batch = {.sequences = batch, .cu_seqlens = cu_seqlens.data(), .slots = slots.data() + layer * batch};
     step.token_counts = token_counts.data() + layer * batch;
     step.kind = InputKind::kHiddenStates;
-    step.hidden_states = hidden_states->floats();
+    step.hidden_states = {hidden_states->data(), x_dtype};
     step.output = output->floats();
     return step;
   }
@@ -105,16 +134,18 @@ struct LayerFixture {
   }
 };
 
-absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(const CaseSetting& setting, const LayerDims& dims,
+absl::StatusOr<std::shared_ptr<LayerFixture>> MakeLayerFixture(const CaseSetting& setting, const LayerForm& form,
                                                                int64_t layers, int32_t batch, int32_t tokens_each,
                                                                int32_t max_draft = kBenchMaxDraft) {
   Backend& backend = setting.backend;
+  const LayerDims& dims = form.dims;
   auto fixture = std::make_shared<LayerFixture>();
-  GDN_ASSIGN_OR_RETURN(fixture->weights, MakeWeights(backend, dims, layers));
+  GDN_ASSIGN_OR_RETURN(fixture->weights, MakeWeights(backend, form, layers));
+  fixture->x_dtype = form.x;
   const int32_t slot_count = static_cast<int32_t>(layers) * batch;
   GDN_ASSIGN_OR_RETURN(fixture->pool, MakeStatePool(backend, dims, slot_count, setting.state_dtype, max_draft));
   const int64_t rows = int64_t{batch} * tokens_each;
-  GDN_ASSIGN_OR_RETURN(fixture->hidden_states, RandomBuffer(backend, rows * dims.hidden_size, -1.0f, 1.0f));
+  GDN_ASSIGN_OR_RETURN(fixture->hidden_states, RandomBuffer(backend, rows * dims.hidden_size, -1.0f, 1.0f, form.x));
   GDN_ASSIGN_OR_RETURN(fixture->output, RandomBuffer(backend, rows * dims.hidden_size, 0.0f, 1.0f));
   for (int32_t i = 0; i <= batch; ++i) fixture->cu_seqlens.push_back(i * tokens_each);
   fixture->slots.resize(static_cast<size_t>(slot_count));
@@ -216,25 +247,22 @@ class ServedLayers {
   size_t launches_ = 0;
 };
 
-double LayerWeightBytes(const LayerDims& dims) {
-  return static_cast<double>(ProjectionElements(dims)) * static_cast<double>(DTypeSize(kWeightDtype));
-}
-
-absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerDims& dims, int32_t batch,
+absl::StatusOr<PreparedCase> PrepareLayerDecode(const CaseSetting& setting, const LayerForm& form, int32_t batch,
                                                 bool served) {
+  const LayerDims& dims = form.dims;
   const double state_bytes =
       static_cast<double>(DTypeSize(setting.state_dtype)) * static_cast<double>(dims.state_elements());
-  const double layer_bytes = LayerWeightBytes(dims) + batch * state_bytes;
+  const double layer_bytes = static_cast<double>(ProjectionBytes(dims, form.weights)) + batch * state_bytes;
   const int64_t layers =
       std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, layers, batch, /*tokens_each=*/1));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, form, layers, batch, /*tokens_each=*/1));
   const int64_t slots = layers * batch;
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t log_length = static_cast<int32_t>(slot * kLogCapacity / slots);
     fixture->log_lengths.push_back(log_length);
     fixture->first_token_counts.push_back(log_length);
   }
-  PreparedCase prepared{.cost = LayerDecodeCost(dims, kWeightDtype, batch, setting.state_dtype),
+  PreparedCase prepared{.cost = LayerDecodeCost(form.dims, form.weights, batch, setting.state_dtype),
                         .steps = layers * kLogCapacity,
                         .working_set_bytes = static_cast<double>(layers) * layer_bytes,
                         .run = [fixture] { return fixture->RunDecode(); }};
@@ -251,12 +279,14 @@ constexpr int32_t kDraftTokens = 16;
 constexpr int32_t kDraftTree[kDraftTokens] = {-1, -1, -1, 0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 6, 9, 9};
 
 // One session's draft in each layer, from a log that is half full.
-absl::StatusOr<PreparedCase> PrepareLayerDraft(const CaseSetting& setting, const LayerDims& dims, bool tree) {
-  const double layer_bytes = LayerWeightBytes(dims) + static_cast<double>(DTypeSize(setting.state_dtype)) *
-                                                          static_cast<double>(dims.state_elements());
+absl::StatusOr<PreparedCase> PrepareLayerDraft(const CaseSetting& setting, const LayerForm& form, bool tree) {
+  const LayerDims& dims = form.dims;
+  const double layer_bytes =
+      static_cast<double>(ProjectionBytes(dims, form.weights)) +
+      static_cast<double>(DTypeSize(setting.state_dtype)) * static_cast<double>(dims.state_elements());
   const int64_t layers =
       std::max<int64_t>(2, static_cast<int64_t>(std::ceil(static_cast<double>(setting.rotation_bytes) / layer_bytes)));
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, layers, /*batch=*/1, kDraftTokens, kDraftTokens));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, form, layers, /*batch=*/1, kDraftTokens, kDraftTokens));
   fixture->token_counts.assign(static_cast<size_t>(layers), kLogCapacity);
   const auto run = [fixture, tree]() -> absl::Status {
     for (size_t layer = 0; layer < fixture->weights.layers.size(); ++layer) {
@@ -268,17 +298,17 @@ absl::StatusOr<PreparedCase> PrepareLayerDraft(const CaseSetting& setting, const
     }
     return absl::OkStatus();
   };
-  return PreparedCase{.cost = LayerDraftCost(dims, kWeightDtype, kDraftTokens, setting.state_dtype),
+  return PreparedCase{.cost = LayerDraftCost(form.dims, form.weights, kDraftTokens, setting.state_dtype),
                       .steps = layers,
                       .working_set_bytes = static_cast<double>(layers) * layer_bytes,
                       .run = run};
 }
 
-absl::StatusOr<PreparedCase> PrepareLayerPrefill(const CaseSetting& setting, const LayerDims& dims, int32_t sequences,
+absl::StatusOr<PreparedCase> PrepareLayerPrefill(const CaseSetting& setting, const LayerForm& form, int32_t sequences,
                                                  int32_t tokens_each) {
-  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, dims, /*layers=*/1, sequences, tokens_each));
+  GDN_ASSIGN_OR_RETURN(auto fixture, MakeLayerFixture(setting, form, /*layers=*/1, sequences, tokens_each));
   fixture->token_counts.assign(static_cast<size_t>(sequences), 0);
-  const Cost cost = LayerPrefillCost(dims, kWeightDtype, sequences, tokens_each, setting.state_dtype);
+  const Cost cost = LayerPrefillCost(form.dims, form.weights, sequences, tokens_each, setting.state_dtype);
   return PreparedCase{.cost = cost, .working_set_bytes = cost.bytes_read + cost.bytes_written, .run = [fixture] {
                         return fixture->runner->Prefill(fixture->Step(0));
                       }};
@@ -292,47 +322,60 @@ LayerDims LargeLayerDims() {
   return dims;
 }
 
-KernelCase DecodeCase(const std::string& name, const LayerDims& dims, int32_t batch) {
-  return {absl::StrCat("layer_decode/BF16/", name, "B=", batch),
-          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch, /*served=*/false); }};
+KernelCase DecodeCase(const LayerForm& form, int32_t batch) {
+  return {absl::StrCat(form.Name("layer_decode"), "B=", batch),
+          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, form, batch, /*served=*/false); }};
 }
 
-KernelCase PrefillCase(const std::string& name, const LayerDims& dims, int32_t sequences, int32_t tokens_each) {
+KernelCase PrefillCase(const LayerForm& form, int32_t sequences, int32_t tokens_each) {
   const std::string batch = sequences == 1 ? "" : absl::StrCat("B=", sequences, "/");
-  return {absl::StrCat("layer_prefill/BF16/", name, batch, "T=", tokens_each),
-          [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting, dims, sequences, tokens_each); }};
+  return {absl::StrCat(form.Name("layer_prefill"), batch, "T=", tokens_each),
+          [=](const CaseSetting& setting) { return PrepareLayerPrefill(setting, form, sequences, tokens_each); }};
 }
 
 KernelCase DraftCase(bool tree) {
   return {absl::StrCat("layer_draft/BF16/", tree ? "tree" : "chain", "=", kDraftTokens),
-          [=](const CaseSetting& setting) { return PrepareLayerDraft(setting, BenchLayerDims(), tree); }};
+          [=](const CaseSetting& setting) { return PrepareLayerDraft(setting, LayerForm{}, tree); }};
+}
+
+// The forms whose products a math makes in another way than those of float32 inputs and BF16 weights.
+std::vector<LayerForm> FormsOf(ProductMath math) {
+  std::vector<LayerForm> forms = {{.weights = WeightFormat::kQ8_0, .x = DType::kBF16}};
+  if (math != ProductMath::kInt8) forms.insert(forms.begin(), {.x = DType::kBF16});
+  return forms;
 }
 
 }  // namespace
 
-KernelCase LayerDecodeCase(int32_t batch) { return DecodeCase("", BenchLayerDims(), batch); }
+KernelCase LayerDecodeCase(int32_t batch) { return DecodeCase({}, batch); }
 
-KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) {
-  return PrefillCase("", BenchLayerDims(), sequences, tokens_each);
-}
+KernelCase LayerPrefillCase(int32_t sequences, int32_t tokens_each) { return PrefillCase({}, sequences, tokens_each); }
 
 KernelCase ServedDecodeCase(const LayerDims& dims, int32_t batch) {
+  const LayerForm form{.dims = dims};
   return {absl::StrCat("layer_decode_served/BF16/B=", batch),
-          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, dims, batch, /*served=*/true); }};
+          [=](const CaseSetting& setting) { return PrepareLayerDecode(setting, form, batch, /*served=*/true); }};
 }
 
-std::vector<KernelCase> LayerCases(CaseList list) {
-  const auto batches =
-      list == CaseList::kGpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
+std::vector<KernelCase> LayerCases(CaseList list, ProductMath math) {
+  const bool gpu = list == CaseList::kGpu;
+  const auto batches = gpu ? absl::MakeConstSpan(kGpuDecodeBatches) : absl::MakeConstSpan(kCpuDecodeBatches);
   std::vector<KernelCase> cases;
-  for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
-  for (const bool tree : {false, true}) cases.push_back(DraftCase(tree));
-  for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
-  if (list == CaseList::kGpu) {
+  if (math == ProductMath::kExact) {
+    for (const int32_t batch : batches) cases.push_back(LayerDecodeCase(batch));
+    for (const bool tree : {false, true}) cases.push_back(DraftCase(tree));
+    for (const int32_t tokens : kPrefillLengths) cases.push_back(LayerPrefillCase(/*sequences=*/1, tokens));
+  }
+  if (math == ProductMath::kExact && gpu) {
     for (const int32_t batch : batches) cases.push_back(ServedDecodeCase(BenchLayerDims(), batch));
     cases.push_back(LayerPrefillCase(/*sequences=*/8, /*tokens_each=*/2048));
-    cases.push_back(DecodeCase("HV=48,D=2560/", LargeLayerDims(), /*batch=*/32));
-    cases.push_back(PrefillCase("HV=48,D=2560/", LargeLayerDims(), /*sequences=*/1, /*tokens_each=*/2048));
+    cases.push_back(DecodeCase({.dims = LargeLayerDims()}, /*batch=*/32));
+    cases.push_back(PrefillCase({.dims = LargeLayerDims()}, /*sequences=*/1, /*tokens_each=*/2048));
+  }
+  if (math == ProductMath::kExact && !gpu) return cases;
+  for (const LayerForm& form : FormsOf(math)) {
+    for (const int32_t batch : batches) cases.push_back(DecodeCase(form, batch));
+    for (const int32_t tokens : kPrefillLengths) cases.push_back(PrefillCase(form, /*sequences=*/1, tokens));
   }
   return cases;
 }

@@ -57,13 +57,14 @@ struct Machine {
   CaseSetting setting() const { return {.backend = *backend, .rotation_bytes = rotation_bytes}; }
 };
 
-// Makes the CPU's machine with this number of threads; 0: one for each processor that this process may use. Errors of
-// MakeCpuBackend.
-absl::StatusOr<Machine> MakeCpuMachine(int threads);
+// Makes the CPU's machine with this number of threads; 0: one for each processor that this process may use. `math`: how
+// its layers multiply. Errors of MakeCpuBackend.
+absl::StatusOr<Machine> MakeCpuMachine(int threads, ProductMath math = ProductMath::kExact);
 
 // Makes the machine of a GPU, with the backend of this build's GPU sources (gpu_backend.h). `device`: index among the
 // devices that HIP_VISIBLE_DEVICES leaves. INVALID_ARGUMENT if `graphs` is not "auto", "on" or "off", or
 // `matrix_units` not "auto" or "off". Errors of MakeGpuBackend, also in builds without GPU sources.
-absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, const std::string& matrix_units);
+absl::StatusOr<Machine> MakeGpuMachine(int device, const std::string& graphs, const std::string& matrix_units,
+                                       ProductMath math = ProductMath::kExact);
 
 }  // namespace gdn::bench

@@ -55,39 +55,14 @@ struct ProjectionFixture {
   std::shared_ptr<DeviceBuffer> y;        // [rows, C]
 };
 
-// A BF16 weight that is tiny beside its row's largest would keep the matrix on float32's products.
-void ClearSmallWeights(RandomWeights& weights) {
-  constexpr uint16_t kExponent = 0x7f80, kSmallest = (127 - 20) << 7;
-  for (size_t i = 0; i < weights.bytes.size(); i += sizeof(uint16_t)) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, &weights.bytes[i], sizeof(bits));
-    if ((bits & kExponent) < kSmallest) std::memset(&weights.bytes[i], 0, sizeof(bits));
-  }
-}
-
-// The same matrix `copies` times.
-absl::StatusOr<std::shared_ptr<DeviceBuffer>> WeightBuffer(Backend& backend, const RandomWeights& weights,
-                                                           int64_t copies) {
-  const auto bytes = static_cast<size_t>(backend.WeightBytes(weights.matrix()));
-  GDN_ASSIGN_OR_RETURN(DeviceBuffer made, DeviceBuffer::Make(backend, static_cast<size_t>(copies) * bytes));
-  auto buffer = std::make_shared<DeviceBuffer>(std::move(made));
-  for (int64_t copy = 0; copy < copies; ++copy) {
-    char* at = static_cast<char*>(buffer->data()) + static_cast<size_t>(copy) * bytes;
-    GDN_RETURN_IF_ERROR(backend.CopyWeightsIn(at, weights.matrix()));
-  }
-  GDN_RETURN_IF_ERROR(backend.Synchronize());
-  return buffer;
-}
-
 absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const ProjectionForm& form) {
   const auto [path, format, math, rows, x_dtype] = form;
   Backend& backend = setting.backend;
   const LayerDims dims = BenchLayerDims();
   const int64_t out = dims.conv_channels();
   const int64_t in = dims.hidden_size;
-  RandomWeights weights = MakeRandomWeights(format, out, in, /*seed=*/7);
+  RandomWeights weights = BenchWeights(format, out, in, /*seed=*/7);
   if (format == WeightFormat::kBF16 && (math == ProductMath::kHalf || x_dtype != DType::kF32)) {
-    ClearSmallWeights(weights);
     weights.scales = RowScalesOf(weights.matrix(), math);
   }
   const int64_t matrix_bytes = backend.WeightBytes(weights.matrix());
@@ -96,7 +71,7 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const
   const int64_t copies =
       path == ProjectionPath::kRowStable ? (setting.rotation_bytes + matrix_bytes - 1) / matrix_bytes : 1;
   auto fixture = std::make_shared<ProjectionFixture>();
-  GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, weights, copies));
+  GDN_ASSIGN_OR_RETURN(fixture->weights, WeightBuffer(backend, weights.matrix(), copies));
   if (const size_t bytes = weights.scales.size() * sizeof(float); bytes > 0) {
     GDN_ASSIGN_OR_RETURN(fixture->scales, DeviceBuffer::Make(backend, bytes));
     GDN_RETURN_IF_ERROR(backend.CopyIn(fixture->scales.data(), weights.scales.data(), bytes));
@@ -106,15 +81,19 @@ absl::StatusOr<PreparedCase> PrepareProjection(const CaseSetting& setting, const
   const auto run = [=, &backend]() -> absl::Status {
     for (int64_t copy = 0; copy < copies; ++copy) {
       const char* data = static_cast<const char*>(fixture->weights->data()) + copy * matrix_bytes;
-      GDN_RETURN_IF_ERROR(backend.Projection(
-          {.path = form.path,
-           .math = form.math,
-           .rows = form.rows,
-           .x = {fixture->x->data(), form.x},
-           .x_stride = in,
-           .weight = {.format = form.format, .data = data, .rows = out, .cols = in, .scales = fixture->scales.floats()},
-           .y = fixture->y->floats(),
-           .y_stride = out}));
+      GDN_RETURN_IF_ERROR(backend.Projection({.path = form.path,
+                                              .math = form.math,
+                                              .rows = form.rows,
+                                              .x = {fixture->x->data(), form.x},
+                                              .x_stride = in,
+                                              .weight = {.format = form.format,
+                                                         .data = data,
+                                                         .rows = out,
+                                                         .cols = in,
+                                                         .scales = fixture->scales.floats(),
+                                                         .integer_halves = HasHalfProducts(form.format)},
+                                              .y = fixture->y->floats(),
+                                              .y_stride = out}));
     }
     return absl::OkStatus();
   };
@@ -154,7 +133,9 @@ std::vector<KernelCase> ProjectionCases(CaseList list) {
   const auto add_halves = [&add](ProjectionPath path, absl::Span<const int64_t> of_rows) {
     for (const auto& [math, x] :
          {std::pair(ProductMath::kHalf, DType::kF32), std::pair(ProductMath::kExact, DType::kBF16)}) {
-      for (const int64_t rows : of_rows) add({path, WeightFormat::kBF16, math, rows, x});
+      for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kQ8_0, WeightFormat::kQ4_K}) {
+        for (const int64_t rows : of_rows) add({path, format, math, rows, x});
+      }
     }
   };
   add_halves(ProjectionPath::kRowStable, decode_rows);

@@ -192,12 +192,8 @@ class HalfBlockMover {
       : x_(p, lane, first_row),
         blocks_(p.features / kHalfBlock),
         lane_(lane),
-        last_tile_((m.outputs - 1) / kPackedRows - first_output / kPackedRows),
-        planes_(p.planes) {
-    const int32_t first_tile = first_output / kPackedRows;
-    tile_ = static_cast<const char*>(m.weight) + uint64_t{static_cast<uint32_t>(first_tile)} * planes_.bytes;
-    scales_from_ = From(lane % T::kOutputs / kPackedRows);
-  }
+        tiles_(m, p.planes, first_output),
+        scales_from_(tiles_.From(lane % T::kOutputs / kPackedRows)) {}
 
   // Loads features [feature, feature + 32) of the lane's rows and outputs into registers, as HalfXMover does. A block
   // past the last is a copy of it, and its scales count as zero.
@@ -214,10 +210,11 @@ class HalfBlockMover {
     for (int i = 0; i < T::kWLoads; ++i) {
       // So neighbouring lanes are in one tile of the weights, and its place is the same for all.
       const PackedRow row =
-          Row(From(i * kOutputStep / kPackedRows), lane / T::kVectors + i * kOutputStep % kPackedRows);
+          tiles_.Row(tiles_.From(i * kOutputStep / kPackedRows), lane / T::kVectors + i * kOutputStep % kPackedRows);
       w_[i] = LoadEightBits<kFormat>(row, feature_of_lane);
     }
-    scales_ = LoadScales<kFormat>(Row(NotHoisted(scales_from_), lane % kPackedRows), static_cast<uint32_t>(block));
+    scales_ =
+        LoadScales<kFormat>(tiles_.Row(NotHoisted(scales_from_), lane % kPackedRows), static_cast<uint32_t>(block));
     if constexpr (T::kOffsets) {
       sums_ = x_.LoadNumbers(feature, kHalfSumsWord - kHalfPairs + wanted % 2, lane % kRowQuads * 4);
     }
@@ -260,29 +257,12 @@ class HalfBlockMover {
   __device__ __forceinline__ static int EightOfLane(int lane) { return lane % T::kVectors; }
   // Addresses of all loads and stores would not fit the registers.
   __device__ __forceinline__ int Lane() const { return static_cast<int>(NotHoisted(static_cast<uint32_t>(lane_))); }
-  // Where a tile of the weights begins, in bytes from the first; the last one if it does not exist. Padding rows of a
-  // tile are zeros.
-  __device__ __forceinline__ uint32_t From(int32_t tile) const {
-    return static_cast<uint32_t>(tile < last_tile_ ? tile : last_tile_) * planes_.bytes;
-  }
-  __device__ __forceinline__ PackedRow Row(uint32_t from, int in_tile) const {
-    PackedRow row{};
-    row.tile = tile_;
-    row.from = from;
-    row.row = static_cast<uint32_t>(in_tile);
-    row.high = planes_.high;
-    row.scales = planes_.scales;
-    row.d = planes_.d;
-    return row;
-  }
 
   HalfXMover<T> x_;
   const int32_t blocks_;
   const int lane_;
-  const int32_t last_tile_;  // counted from the first output's
-  const PackedPlanes planes_;
-  const char* tile_;  // the first output's weights
-  uint32_t scales_from_;
+  const PackedTiles tiles_;
+  const uint32_t scales_from_;
   PackedEight w_[T::kWLoads];
   ScaleWords scales_;
   Vec4 sums_;

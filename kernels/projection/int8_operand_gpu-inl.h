@@ -73,18 +73,15 @@ class Int8Mover {
       : lane_(lane),
         wave_tile_(OfWave(static_cast<int>(lane / (4 * kPackedRows)))),
         pitch_(args.x.pitch),
-        last_tile_((m.outputs - 1) / kPackedRows - first_output / kPackedRows),
-        planes_(args.p.planes),
-        x_(args.x.words) {
+        x_(args.x.words),
+        tiles_(m, args.p.planes, first_output),
+        scales_from_(tiles_.From(ScaledOutput(lane) / kPackedRows)) {
 #pragma unroll
     for (int i = 0; i < T::kXLoads; ++i) {
       const uint32_t vector = lane + i * T::kLanes;
       const int32_t row = first_row + static_cast<int32_t>(vector % kQuads * 4);
       x_at_[i] = static_cast<int32_t>(vector / kQuads) * pitch_ + (row < pitch_ ? row : pitch_ - 4);
     }
-    const int32_t first_tile = first_output / kPackedRows;
-    tile_ = static_cast<const char*>(m.weight) + uint64_t{static_cast<uint32_t>(first_tile)} * planes_.bytes;
-    scales_from_ = From(ScaledOutput(lane) / kPackedRows);
   }
 
   // Loads the tile's part of the features [32 block, 32 block + 32), which must exist, into registers.
@@ -101,7 +98,7 @@ class Int8Mover {
     for (int i = 0; i < T::kWLoads; ++i) {
       w_[i] = LoadEightBits<T::kFormat>(RowOf(lane, i), block32 * kInt8Block + static_cast<uint32_t>(Eight(lane)) * 8);
     }
-    scales_ = LoadScales<T::kFormat>(Row(NotHoisted(scales_from_), ScaledOutput(lane)), block32);
+    scales_ = LoadScales<T::kFormat>(tiles_.Row(NotHoisted(scales_from_), ScaledOutput(lane) % kPackedRows), block32);
   }
 
   template <typename Lds>
@@ -147,31 +144,15 @@ class Int8Mover {
   __device__ __forceinline__ PackedRow RowOf(uint32_t lane, int i) const {
     constexpr int kStep = T::kLanes / 4;
     static_assert(kStep % kPackedRows == 0 || kPackedRows % kStep == 0);
-    return Row(From(wave_tile_ + i * kStep / kPackedRows), Output(lane, i));
-  }
-  // Where a tile of the weights begins, in bytes from the first; the last one if it does not exist.
-  __device__ __forceinline__ uint32_t From(int32_t tile) const {
-    return static_cast<uint32_t>(tile < last_tile_ ? tile : last_tile_) * planes_.bytes;
-  }
-  __device__ __forceinline__ PackedRow Row(uint32_t from, int output) const {
-    PackedRow row{};
-    row.tile = tile_;
-    row.from = from;
-    row.row = static_cast<uint32_t>(output % kPackedRows);
-    row.high = planes_.high;
-    row.scales = planes_.scales;
-    row.d = planes_.d;
-    return row;
+    return tiles_.Row(tiles_.From(wave_tile_ + i * kStep / kPackedRows), Output(lane, i) % kPackedRows);
   }
 
   const uint32_t lane_;
   const int32_t wave_tile_;  // of the wave's first outputs
   const int32_t pitch_;
-  const int32_t last_tile_;  // counted from the first output's
-  const PackedPlanes planes_;
   const float* const x_;
-  const char* tile_;  // the first one's weights
-  uint32_t scales_from_;
+  const PackedTiles tiles_;
+  const uint32_t scales_from_;
   int32_t x_at_[T::kXLoads];
   Vec4 x_words_[T::kXLoads];
   PackedEight w_[T::kWLoads];

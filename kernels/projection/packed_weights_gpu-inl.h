@@ -75,6 +75,37 @@ __device__ __forceinline__ PackedRow PackedRowOf(const PackedMatrix& m, const Pa
   return row;
 }
 
+// The rows of some neighbouring tiles of a GGUF matrix, of which the first has output `first_output`.
+class PackedTiles {
+ public:
+  __device__ __forceinline__ PackedTiles(const ProjectionMatrix& m, const PackedPlanes& planes, int32_t first_output)
+      : planes_(planes), last_((m.outputs - 1) / kPackedRows - first_output / kPackedRows) {
+    const auto first = static_cast<uint32_t>(first_output / kPackedRows);
+    first_ = static_cast<const char*>(m.weight) + uint64_t{first} * planes.bytes;
+  }
+
+  // Returns where tile `tile`, counted from the first, begins, in bytes from there; the last one if it does not exist.
+  __device__ __forceinline__ uint32_t From(int32_t tile) const {
+    return static_cast<uint32_t>(tile < last_ ? tile : last_) * planes_.bytes;
+  }
+  // Returns row `row` of the tile that begins at `from`. Rows that do not exist are zeros.
+  __device__ __forceinline__ PackedRow Row(uint32_t from, uint32_t row) const {
+    PackedRow of{};
+    of.tile = first_;
+    of.from = from;
+    of.row = row;
+    of.high = planes_.high;
+    of.scales = planes_.scales;
+    of.d = planes_.d;
+    return of;
+  }
+
+ private:
+  const PackedPlanes planes_;
+  const int32_t last_;
+  const char* first_;
+};
+
 // Decodes a word's four bytes, the lowest first: w[i] = (kByteBias + byte i) * factor + offset if kBiased, else byte i
 // * factor + offset, rounded once.
 template <bool kBiased>

@@ -235,6 +235,28 @@ TEST_P(HalfProjection, AnInfinityOfTheLastFeaturesStaysAnInfinity) {
   }
 }
 
+// Rows that no vector load may read.
+TEST_P(HalfProjection, InputsThatAreNotAlignedHaveTheSameBits) {
+  for (const WeightFormat format : kHalved) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int64_t rows : {1, 3, 8, 40}) {
+        constexpr int64_t kFeatures = 256, kStride = kFeatures + 1;
+        NarrowProblem problem(format, rows, /*outputs=*/37, kFeatures, dtype);
+        const std::vector<float> aligned = Project(problem.params, backend());
+        const size_t element = DTypeSize(dtype);
+        std::vector<char> shifted((1 + rows * kStride) * element);
+        for (int64_t row = 0; row < rows; ++row) {
+          std::memcpy(&shifted[(1 + row * kStride) * element], &problem.narrow[row * problem.params.x_stride * element],
+                      kFeatures * element);
+        }
+        problem.params.x = {shifted.data() + element, dtype};
+        problem.params.x_stride = kStride;
+        EXPECT_TRUE(BitEqual(Project(problem.params, backend()), aligned)) << WeightFormatName(format) << ", " << rows;
+      }
+    }
+  }
+}
+
 // The order of projection_args.h, for Q8_0.
 TEST_P(HalfProjection, ExactProductsOfIntegersAreSummedByBlock) {
   constexpr int64_t kOutputs = 37;

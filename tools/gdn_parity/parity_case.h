@@ -26,6 +26,11 @@ inline constexpr double kMaxRelativeTolerance = 1e-5;
 using CaseResult = absl::StatusOr<Difference>;
 using CaseRunner = std::function<CaseResult(Backend&, RandomTensor&)>;
 
+// Limits of Difference::relative_norm and max_relative.
+struct Limits {
+  double norm = 0.0, max = 0.0;
+};
+
 struct ParityCase {
   std::string suite;
   std::string test;
@@ -34,9 +39,8 @@ struct ParityCase {
   CaseRunner run = nullptr;  // null if the case is out_of_scope
   double max_tolerance = kMaxRelativeTolerance;
   bool integer_weights = false;  // has weights that kInt8 multiplies otherwise than kExact
-  // Limits of the two measures if the backend's math rounds operands; 0: as in exact products.
-  double rounded_tolerance = 0.0;
-  double rounded_max_tolerance = 0.0;
+  // Limits on a backend whose math is kInt8 or kHalf; 0: as in exact products.
+  Limits in_int8, in_half;
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
   bool large = false;     // size of a real model; runs only on real devices, and a reduced case runs elsewhere

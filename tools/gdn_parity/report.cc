@@ -89,11 +89,10 @@ Summary RunCases(const std::vector<ParityCase>& cases, Backend& backend, uint64_
       out << "not offered: " << reason << std::endl;
       continue;
     }
-    // kInt8 rounds inputs of integer weights, kHalf those of plain ones.
-    const ProductMath rounding = c.integer_weights ? ProductMath::kInt8 : ProductMath::kHalf;
-    const bool own = backend.info().math == rounding && c.rounded_tolerance > 0.0;
-    const double tolerance = own ? c.rounded_tolerance : c.tolerance;
-    const double max_tolerance = own ? c.rounded_max_tolerance : c.max_tolerance;
+    const ProductMath math = backend.info().math;
+    const Limits rounded = math == ProductMath::kInt8 ? c.in_int8 : math == ProductMath::kHalf ? c.in_half : Limits{};
+    const double tolerance = rounded.norm > 0.0 ? rounded.norm : c.tolerance;
+    const double max_tolerance = rounded.norm > 0.0 ? rounded.max : c.max_tolerance;
     SetDumpRow(c.suite, c.test, c.shape, tolerance);
     RandomTensor random(CaseSeed(c, seed));
     const absl::StatusOr<Difference> result = c.run(backend, random);

@@ -209,13 +209,10 @@ void Add(const LayerCase& c, std::vector<ParityCase>& cases, const char* suite =
                                 c.input == DType::kF32 ? "" : std::string(DTypeName(c.input))),
                    absl::StrCat(LayerDimsToString(c.dims), " prefill ", absl::StrJoin(c.prefill, ","), decode, formula),
                    tolerance, std::bind_front(RunLayer, c)});
-  if (IsPlain(c.weights)) {
-    cases.back().rounded_tolerance = cases.back().rounded_max_tolerance = kHalfLayerTolerance;
-  }
-  if (!HasIntegerWeights(c.weights)) return;
-  cases.back().integer_weights = true;
-  cases.back().rounded_tolerance = kInt8LayerTolerance;
-  cases.back().rounded_max_tolerance = Int8LayerMaxTolerance(c.dims.value_features());
+  ParityCase& added = cases.back();
+  if (IsPlain(c.weights) || HasHalfProducts(c.weights)) added.in_half = {kHalfLayerTolerance, kHalfLayerTolerance};
+  added.integer_weights = HasIntegerWeights(c.weights);
+  if (added.integer_weights) added.in_int8 = {kInt8LayerTolerance, Int8LayerMaxTolerance(c.dims.value_features())};
 }
 
 // Decays by channel: both gates, a and z of one matrix and of two, every input.

@@ -65,7 +65,7 @@ absl::Status LaunchTermsGemm(absl::Span<const ProjectionParams> params, const Bf
                              const Stream& stream);
 
 // True if LaunchOnMatrixUnits computes the projection: on the path kSequenceGemm, unless its inputs are rounded to int8
-// or it has very many features.
+// or fp16, its weights lie as fp16 numbers, or it has very many features.
 bool UsesMatrixUnits(const ProjectionParams& params, const Stream& stream);
 // Computes validated projections on the same rows of x, all of which UsesMatrixUnits. `workspace`: TermsFloats floats.
 absl::Status LaunchOnMatrixUnits(absl::Span<const ProjectionParams> params, float* workspace, const Stream& stream);

@@ -93,7 +93,7 @@ absl::Status LaunchBySlices(const ProjectionParams& p, const Bf16Terms& x, float
 bool UsesMatrixUnits(const ProjectionParams& params, const Stream& stream) {
   return stream.matrix_units && params.path == ProjectionPath::kSequenceGemm && params.rows > 0 &&
          params.weight.rows > 0 && params.weight.cols > 0 && params.weight.cols <= kMostFeatures &&
-         !TakesInt8Inputs(params.math, params.weight.format) && !LiesAsHalves(params.weight);
+         !TakesInt8Inputs(params.math, params.weight.format) && !LiesAsHalves(params.weight) && !TakesHalves(params);
 }
 
 int64_t TermsFloats(absl::Span<const ProjectionParams> params) {

@@ -188,6 +188,33 @@ TEST_P(MatrixUnitProjection, QuantisedWeightsHaveTheBitsOfTheirValuesInFloat32) 
   }
 }
 
+// Projections on matrix units have a workspace for terms; those of a few rows elsewhere have none.
+TEST(MatrixUnits, ProductsOfFp16NumbersAreMadeElsewhere) {
+  const gpu::Stream stream{.wave_width = 32, .processors = 100, .matrix_units = true};
+  const float scale = 1.0f;
+  for (const ProductMath math : {ProductMath::kExact, ProductMath::kHalf}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_K, WeightFormat::kF32}) {
+        ProjectionParams params{.path = ProjectionPath::kSequenceGemm,
+                                .math = math,
+                                .rows = 4,
+                                .x = {nullptr, dtype},
+                                .x_stride = 256,
+                                .weight = {.format = format, .rows = 20, .cols = 256}};
+        EXPECT_GT(GpuWorkspaceFloats(params, stream), 0) << WeightFormatName(format);
+        if (IsPlain(format)) {
+          params.weight.scales = &scale;
+        } else {
+          params.weight.integer_halves = true;
+        }
+        const bool halves = TakesHalves(params);
+        EXPECT_EQ(halves, math == ProductMath::kHalf || dtype != DType::kF32);
+        EXPECT_EQ(GpuWorkspaceFloats(params, stream) == 0, halves || IsPlain(format)) << WeightFormatName(format);
+      }
+    }
+  }
+}
+
 TEST_P(MatrixUnitProjection, BitsDependOnNeitherAlignmentNorGaps) {
   Random random(9);
   constexpr int64_t kRows = 6, kFeatures = 96;

@@ -90,7 +90,7 @@ struct HalfOperands {
   static constexpr int kWeightBytes = 2;
 };
 
-// Of such pairs too, but of integer weights, whose products are summed by block.
+// The same of integer weights, whose products are summed by block.
 template <WeightFormat kFormat>
 struct HalfBlockOperands {
   static constexpr bool kPairs = true;

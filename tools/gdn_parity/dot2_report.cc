@@ -1,8 +1,9 @@
 #include "tools/gdn_parity/dot2_report.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -25,12 +26,6 @@ std::string Described(const Dot2Variant& variant) {
   return absl::StrCat(kRoundings[static_cast<int>(variant.rounding)], "; subnormal float32 numbers ",
                       variant.flushes_floats ? "count as zero" : "are kept", ", subnormal fp16 numbers ",
                       variant.flushes_halves ? "count as zero" : "are kept");
-}
-
-uint32_t BitsOf(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
 }
 
 }  // namespace
@@ -59,8 +54,9 @@ std::string Dot2Report(const std::vector<float>& answers) {
   for (size_t i = 0; i < questions.size() && shown < kShown; ++i) {
     const Dot2Question& q = questions[i];
     if (AnswersLike(nearest, q, answers[i])) continue;
-    absl::StrAppendFormat(&report, "  a %08x b %08x c %08x: %08x, not %08x\n", q.a, q.b, BitsOf(q.c),
-                          BitsOf(answers[i]), BitsOf(gpu::Dot2As(nearest, q.a, q.b, q.c)));
+    absl::StrAppendFormat(&report, "  a %08x b %08x c %08x: %08x, not %08x\n", q.a, q.b, std::bit_cast<uint32_t>(q.c),
+                          std::bit_cast<uint32_t>(answers[i]),
+                          std::bit_cast<uint32_t>(gpu::Dot2As(nearest, q.a, q.b, q.c)));
     ++shown;
   }
   return report;

@@ -1,4 +1,4 @@
-// What a device's Dot2 computes, for people: the variant that it answers like, or how it differs from the nearest ones.
+// Says for people what a device's Dot2 computes: the variant that it answers like, or how it differs from the nearest.
 //
 // Thread safety: pure functions.
 //

@@ -329,8 +329,11 @@ void AddLayerCases(std::vector<ParityCase>& cases) {
   const LayerDims whole{
       .key_heads = 2, .value_heads = 4, .key_dim = 32, .value_dim = 64, .conv_width = 4, .hidden_size = 256};
   for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_K}) {
-    for (const DecayKind decay : {DecayKind::kPerHead, DecayKind::kPerChannel}) {
-      LayerCase c{.dims = whole, .weights = format, .prefill = {3, 100}, .decode = {1, 1}, .decode_steps = 20};
+    for (const auto& [decay, input] :
+         {std::pair(DecayKind::kPerHead, DType::kF32), std::pair(DecayKind::kPerHead, DType::kBF16),
+          std::pair(DecayKind::kPerChannel, DType::kF32)}) {
+      LayerCase c{
+          .dims = whole, .weights = format, .input = input, .prefill = {3, 100}, .decode = {1, 1}, .decode_steps = 20};
       c.dims.decay = decay;
       const bool by_channel = decay == DecayKind::kPerChannel;
       Add(c, cases, by_channel ? "kda" : "layer");

@@ -14,7 +14,7 @@
 // With TakesHalves and integer weights, a group's sum is made block by block of kHalfBlock features, starting from
 // zero: the multiply-add of the block's scale and the sum of its products, which Dot2 makes pair by pair from zero;
 // then, if the format has offsets, the multiply-add of the offset and HalfSumOf x. The group's sum is multiplied by the
-// inverse of its scale of x.
+// inverse of its scale of x. So with offsets, an infinity in x may make a NaN, where float32's products keep it.
 //
 // Thread safety: plain values. Ownership: none. For projection_*_gpu.hip only.
 //

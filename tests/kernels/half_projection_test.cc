@@ -235,6 +235,22 @@ TEST_P(HalfProjection, AnInfinityOfTheLastFeaturesStaysAnInfinity) {
   }
 }
 
+// The weights' parts meet an infinity one by one, so it may become a NaN, but no number.
+TEST_P(HalfProjection, AnInfinityMeetsScaleAndOffsetOfAWeightApart) {
+  NarrowProblem problem(WeightFormat::kQ4_K, /*rows=*/40, /*outputs=*/6, /*features=*/256);
+  for (int64_t row = 0; row < 40; row += 2) problem.x[row * problem.params.x_stride + 5 * row] = INFINITY;
+  problem.TakeX();
+  for (const int64_t rows : {1, 4, 8, 40}) {
+    problem.params.rows = rows;
+    const std::vector<float> y = Project(problem.params, backend());
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t output = 0; output < 6; ++output) {
+        EXPECT_EQ(std::isfinite(y[row * problem.params.y_stride + output]), row % 2 != 0) << row << ", " << output;
+      }
+    }
+  }
+}
+
 // Rows that no vector load may read.
 TEST_P(HalfProjection, InputsThatAreNotAlignedHaveTheSameBits) {
   for (const WeightFormat format : kHalved) {

@@ -104,7 +104,7 @@ __device__ __forceinline__ uint32_t ToTf32(float value) {
   return bits;
 }
 // Kernels with matrix units have up to this much LDS a block.
-inline constexpr int kMostLdsBytes = 200 * 1024;
+inline constexpr int kMostLdsBytes = 227 * 1024;
 inline bool HasMatrixUnits(const cudaDeviceProp& properties) {
   return properties.major >= 8 && properties.sharedMemPerBlockOptin >= kMostLdsBytes;
 }

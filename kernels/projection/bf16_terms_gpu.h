@@ -60,12 +60,16 @@ constexpr int64_t FloatsOfTerms(WeightFormat format, int64_t features) {
 absl::StatusOr<Bf16Terms> LaunchSplit(const RowsToSplit& rows, float* to, const Stream& stream);
 
 // Launches y = x W^T for params as for MakeProjectionArgs, on matrix units. x and each weight.data are terms; x.data
-// and `w` without its data say where. Formats, dtypes and strides of x and of the weights in `params` do not matter.
+// and `w` say where. Formats, dtypes and strides of x and of the weights in `params` do not matter. w.data is null if
+// no kernel on the stream writes the weights: the kernel may read them early.
 absl::Status LaunchTermsGemm(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
                              const Stream& stream);
+// The same for rows that AreFewTerms and weights of one term, which no kernel writes.
+absl::Status LaunchFewTerms(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Stream& stream);
+bool AreFewTerms(int64_t rows);
 
-// True if LaunchOnMatrixUnits computes the projection: on the path kSequenceGemm, unless its inputs are rounded to int8
-// or fp16, its weights lie as fp16 numbers, or it has very many features.
+// True if LaunchOnMatrixUnits computes the projection: with BF16 weights, and with others on the path kSequenceGemm;
+// unless its inputs are rounded to int8 or fp16, its weights lie as fp16 numbers, or it has very many features.
 bool UsesMatrixUnits(const ProjectionParams& params, const Stream& stream);
 // Computes validated projections on the same rows of x, all of which UsesMatrixUnits. `workspace`: TermsFloats floats.
 absl::Status LaunchOnMatrixUnits(absl::Span<const ProjectionParams> params, float* workspace, const Stream& stream);

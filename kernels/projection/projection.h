@@ -98,10 +98,10 @@ absl::Status ProjectionCpu(const ProjectionParams& params, ThreadPool& pool);
 // only prefills and allocates its own memory.
 int64_t ScratchFloats(const ProjectionParams& params, int threads);
 
-// Issues the projection on `stream`. Sums have the order of projection_args.h or, for kSequenceGemm on matrix units, of
-// bf16_terms_gpu.h. `workspace` is GpuWorkspaceFloats floats of device memory, 16-byte aligned, and is overwritten. It
-// is null if that is 0. The params must have passed ValidateProjection. INVALID_ARGUMENT for sizes and addresses that
-// only a GPU cannot take.
+// Issues the projection on `stream`. Sums have the order of projection_args.h or, on matrix units for kSequenceGemm and
+// for BF16 weights, of bf16_terms_gpu.h. `workspace` is GpuWorkspaceFloats floats of device memory, 16-byte aligned,
+// and is overwritten. It is null if that is 0. The params must have passed ValidateProjection. INVALID_ARGUMENT for
+// sizes and addresses that only a GPU cannot take.
 absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream);
 // Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
 // neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its

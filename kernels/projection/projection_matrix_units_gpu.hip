@@ -91,9 +91,11 @@ absl::Status LaunchBySlices(const ProjectionParams& p, const Bf16Terms& x, float
 }  // namespace
 
 bool UsesMatrixUnits(const ProjectionParams& params, const Stream& stream) {
-  return stream.matrix_units && params.path == ProjectionPath::kSequenceGemm && params.rows > 0 &&
-         params.weight.rows > 0 && params.weight.cols > 0 && params.weight.cols <= kMostFeatures &&
-         !TakesInt8Inputs(params.math, params.weight.format) && !LiesAsHalves(params.weight) && !TakesHalves(params);
+  // Splitting other weights anew in each decode would cost more than it gains.
+  const bool pays = params.path == ProjectionPath::kSequenceGemm || params.weight.format == WeightFormat::kBF16;
+  return stream.matrix_units && pays && params.rows > 0 && params.weight.rows > 0 && params.weight.cols > 0 &&
+         params.weight.cols <= kMostFeatures && !TakesInt8Inputs(params.math, params.weight.format) &&
+         !LiesAsHalves(params.weight) && !TakesHalves(params);
 }
 
 int64_t TermsFloats(absl::Span<const ProjectionParams> params) {
@@ -122,7 +124,9 @@ absl::Status LaunchOnMatrixUnits(absl::Span<const ProjectionParams> params, floa
     const ProjectionParams& any = of_terms.empty() ? others[0] : of_terms[0];
     GDN_ASSIGN_OR_RETURN(const Bf16Terms x, TermsOfX(any, workspace, stream));
     if (!of_terms.empty()) {
-      GDN_RETURN_IF_ERROR(LaunchTermsGemm(of_terms, x, {.stride = TermsStride(any.weight.cols)}, stream));
+      GDN_RETURN_IF_ERROR(AreFewTerms(any.rows)
+                              ? LaunchFewTerms(of_terms, x, stream)
+                              : LaunchTermsGemm(of_terms, x, {.stride = TermsStride(any.weight.cols)}, stream));
     }
     for (const ProjectionParams& p : others) {
       GDN_RETURN_IF_ERROR(LaunchBySlices(p, x, workspace + parts.x_floats, parts.OutputsAtOnce(p), stream));

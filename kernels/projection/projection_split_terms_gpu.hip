@@ -62,6 +62,7 @@ struct Terms {
 
 template <int kWave, bool kQuantised>
 __global__ __launch_bounds__(kThreads) void SplitKernel(SplitArgs p) {
+  BeginEarly();
   const uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   const uint32_t row = index / p.eights;
   if (row >= p.from.rows) return;
@@ -112,7 +113,7 @@ absl::StatusOr<Bf16Terms> LaunchSplit(const RowsToSplit& rows, float* to, const 
   GDN_RETURN_IF_ERROR(WithWaveWidth(stream, "projection_split", [&](auto wave) -> absl::Status {
     if constexpr (wave() == 32) {
       return Launch("projection_split", quantised ? SplitKernel<wave(), true> : SplitKernel<wave(), false>,
-                    {CeilDivide(rows.rows * args.eights, kThreads)}, kThreads, stream, args);
+                    {.x = CeilDivide(rows.rows * args.eights, kThreads), .early = true}, kThreads, stream, args);
     } else {
       return absl::InternalError("matrix units need waves of 32");
     }

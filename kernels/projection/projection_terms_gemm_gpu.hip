@@ -1,20 +1,22 @@
-// y = x W^T on matrix units, of operands split into bfloat16 terms: prefill on NVIDIA.
+// y = x W^T on matrix units, of operands in bfloat16 terms: on NVIDIA prefills and, with BF16 weights, larger decodes.
 //
 // Order of a sum: bf16_terms_gpu.h.
-// Threads: one to three teams of four waves share a tile. W is the matrix unit's A, 64 outputs a team; x^T is its B, so
-// a row's sums do not depend on its neighbours. A stage is a group of features of all terms. Stages pass through LDS by
-// copies that run ahead by all stages but one.
-// Resources: 64 to 200 KB of LDS a block; two registers a sum, for the group's and the total. Bound by the L2 cache for
+// Threads: a team is four waves. W is the matrix unit's A, 64 outputs a team; x^T is its B, so a row's sums do not
+// depend on its neighbours. Stages pass through LDS by copies that run ahead by all stages but one.
+// Many rows: one to three teams share a tile's outputs; totals are in registers. Up to 32 rows: four teams take
+// neighbouring groups of the same 64 outputs, because a team waits for its copies, units and barriers most of the time.
+// Their sums meet in LDS, and are added in the groups' order while the next groups are multiplied.
+// Resources: 96 to 227 KB of LDS a block; two registers a sum, for the group's and the total. Bound by the L2 cache for
 // one term each, else by matrix units.
 
-#include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/mma_tile.h"
-#include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/bf16_terms_gpu.h"
 #include "kernels/projection/projection_args.h"
+#include "kernels/projection/terms_stages_gpu-inl.h"
 
 namespace gdn::gpu {
 namespace {
@@ -22,101 +24,38 @@ namespace {
 constexpr int kWave = 32;
 constexpr int kTeamThreads = 4 * kWave;
 constexpr int kTeamOutputs = 64;
-static_assert(kTileFeatures == kGroupFeatures);
 
-// Tiles of 64 kTeams outputs x kRowsOfTile rows, kBlocks blocks a multiprocessor.
-template <int kTermsOfX, int kTermsOfW, int kTeamsOfBlock, int kRowsOfTile, int kBlocks>
+// Tiles of 64 kTeams outputs x kRowsOfTile rows, kBlocks blocks a multiprocessor. kGroupsOfRound groups are computed at
+// the same time, each by kTeams teams.
+template <int kTermsOfX, int kTermsOfW, int kTeamsOfBlock, int kRowsOfTile, int kBlocks, int kGroupsOfRound = 1>
 struct Tile {
   static constexpr int kXTerms = kTermsOfX;
   static constexpr int kWTerms = kTermsOfW;
   static constexpr int kTeams = kTeamsOfBlock;
-  static constexpr int kThreads = kTeams * kTeamThreads;
+  static constexpr int kGroups = kGroupsOfRound;
+  static constexpr int kGroupThreads = kTeams * kTeamThreads;
+  static constexpr int kThreads = kGroups * kGroupThreads;
   static constexpr int kOutputs = kTeams * kTeamOutputs;
   static constexpr int kRows = kRowsOfTile;
   static constexpr int kResident = kBlocks;
   static constexpr int kBs = kRows / 8;
+  static constexpr int kResults = kOutputs * kRows;
+  static constexpr bool kKeepsAddresses = kGroups > 1;  // else those of all rows would occupy registers
 
   static constexpr int kWRows = kWTerms * kOutputs;  // of a stage: W's, term after term, then x's
   static constexpr int kStageRows = kWRows + kXTerms * kRows;
   static constexpr int kStageFloats = kStageRows * kTileRowFloats;
-  static constexpr int kStagesThatFit = 200 * 1024 / kBlocks / (kStageFloats * 4);
+  static constexpr int kSumFloats = kGroups == 1 ? 4 : 2 * kGroups * kResults;  // of two rounds
+  static constexpr int kStagesThatFit = (LdsFloatsOfBlock(kBlocks) - kSumFloats) / (kGroups * kStageFloats);
   static constexpr int kStages = kStagesThatFit < 5 ? kStagesThatFit : 5;
   static_assert(kStages >= 2);
-  using Lds = LdsArray<float, kStages * kStageFloats>;
+  static constexpr int kStagesFloats = kStages * kStageFloats;
+  using Lds = LdsArray<float, kGroups * kStagesFloats>;
+  using SumsLds = LdsArray<float, kSumFloats>;
   struct Shared {
     Lds floats;
+    SumsLds sums;
   };
-};
-
-struct TermsArgs {
-  ProjectionArgs p;
-  Bf16Terms x;
-  Bf16Terms w;  // without data
-};
-
-// Brings a tile's stages to LDS. Rows and outputs that do not exist are copies of the last one.
-template <typename T>
-class Stages {
- public:
-  __device__ __forceinline__ Stages(const TermsArgs& args, const ProjectionMatrix& m, int32_t first_output,
-                                    int64_t first_row, typename T::Lds& lds)
-      : args_(args),
-        w_(static_cast<const uint16_t*>(m.weight)),
-        x_(args.x.data + first_row * args.x.stride),
-        outputs_(m.outputs),
-        first_output_(first_output),
-        last_row_(static_cast<int32_t>(min(args.p.rows - 1 - first_row, int64_t{T::kRows}))),
-        lds_(lds) {}
-
-  // Copies group `group` to the stage of index `at` in LDS; nothing if there is no such group.
-  __device__ __forceinline__ void Copy(int32_t group, int at) {
-    const int part = static_cast<int>(threadIdx.x) % kTileParts;
-    const int32_t feature = group * kGroupFeatures + part * 8;
-    const bool exists = feature < args_.p.features;
-    if (group * kGroupFeatures < args_.p.features) {
-      // Else the addresses of all rows would occupy registers.
-      const auto row = static_cast<int32_t>(NotHoisted(threadIdx.x / kTileParts));
-#pragma unroll
-      for (int first = 0; first < T::kStageRows; first += kRowStep) {
-        if (first + kRowStep > T::kStageRows && first + row >= T::kStageRows) break;
-        const uint16_t* const from = first < T::kWRows ? WRow(first, row) : XRow(first, row);
-        CopyAsync16(lds_, at + TilePartAt(first + row, part),
-                    reinterpret_cast<const float*>(exists ? from + feature : from), exists);
-      }
-    }
-    CommitCopies();
-  }
-  template <int kGroups>
-  __device__ __forceinline__ void Wait() {
-    WaitForCopies<kGroups>();
-    ShowCopiesToTileUnits();
-  }
-
- private:
-  static constexpr int kRowStep = T::kThreads / kTileParts;
-
-  // Return where row `first` + `row` of a stage begins in memory. `first` is a constant, a multiple of kRowStep.
-  static_assert(T::kOutputs % kRowStep == 0);
-  __device__ __forceinline__ const uint16_t* WRow(int first, int32_t row) const {
-    const int32_t output = min(first_output_ + first % T::kOutputs + row, outputs_ - 1);
-    return w_ + first / T::kOutputs * args_.w.plane + output * int64_t{args_.w.stride};
-  }
-  __device__ __forceinline__ const uint16_t* XRow(int first, int32_t row) const {
-    int term = (first - T::kWRows) / T::kRows;
-    row += (first - T::kWRows) % T::kRows;
-    if ((first - T::kWRows) % T::kRows + kRowStep > T::kRows && row >= T::kRows) {
-      row -= T::kRows;
-      ++term;
-    }
-    return x_ + term * args_.x.plane + min(row, last_row_) * int64_t{args_.x.stride};
-  }
-
-  const TermsArgs& args_;
-  const uint16_t* const w_;
-  const uint16_t* const x_;
-  const int32_t outputs_, first_output_;
-  const int32_t last_row_;  // from the tile's first on
-  typename T::Lds& lds_;
 };
 
 // A wave's sums, of 16 outputs by the tile's rows, as MmaTileBf16 has them.
@@ -139,22 +78,60 @@ __device__ __forceinline__ void MultiplyGroup(typename T::Lds& lds, int at, int 
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void StoreTotals(const ProjectionArgs& p, const ProjectionMatrix& m, int32_t first_output,
-                                            int64_t first_row, const Sums<T>& totals) {
+// Calls function(row, output, j, k) for each sum [j][k] of the lane, whose place in the tile is (row, output).
+template <typename T, typename Function>
+__device__ __forceinline__ void ForEachSum(const Function& function) {
   const int lane = static_cast<int>(threadIdx.x) % kWave;
-  const int32_t output = first_output + static_cast<int32_t>(threadIdx.x) / kWave * 16 + lane / 4;
+  const int output = ThreadOfGroup<T>() / kWave * 16 + lane / 4;
 #pragma unroll
   for (int j = 0; j < T::kBs; ++j) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int64_t row = first_row + j * 8 + lane % 4 * 2 + k % 2;
-      if (row < p.rows && output + k / 2 * 8 < m.outputs) {
-        StoreElement(m.y, m.y_dtype, row * m.y_stride + output + k / 2 * 8, totals[j][k]);
-      }
-    }
+    for (int k = 0; k < 4; ++k) function(j * 8 + lane % 4 * 2 + k % 2, output + k / 2 * 8, j, k);
   }
 }
+
+// The totals of a tile with one group a round: a lane has those of its own sums.
+template <typename T>
+class TotalsOfSums {
+ public:
+  __device__ __forceinline__ void BeginRound(typename T::SumsLds& /*lds*/, int32_t /*round*/) {}
+  __device__ __forceinline__ void EndRound(typename T::SumsLds& /*lds*/, int32_t /*round*/, int /*group*/,
+                                           const Sums<T>& sums) {
+#pragma unroll
+    for (int j = 0; j < T::kBs; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) totals_[j][k] += sums[j][k];
+    }
+  }
+  __device__ __forceinline__ void End(typename T::SumsLds& /*lds*/, int32_t /*rounds*/, int32_t /*groups*/) {}
+  __device__ __forceinline__ void Store(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
+                                        int32_t first_output) const {
+    ForEachSum<T>([&](int row, int output, int j, int k) {
+      StoreTotal(p, m, first_row + row, first_output + output, totals_[j][k]);
+    });
+  }
+
+ private:
+  Sums<T> totals_ = {};
+};
+
+// Those of a tile with several: rounds take turns in two halves of the sums in LDS.
+template <typename T>
+class TotalsOfRounds : public GroupTotals<T> {
+ public:
+  // Adds the round before. Comes after a barrier.
+  __device__ __forceinline__ void BeginRound(typename T::SumsLds& lds, int32_t round) {
+    if (round > 0) this->Add(lds, (round - 1) % 2 * T::kGroups, T::kGroups);
+  }
+  __device__ __forceinline__ void EndRound(typename T::SumsLds& lds, int32_t round, int group, const Sums<T>& sums) {
+    const int number = round % 2 * T::kGroups + group;
+    ForEachSum<T>([&](int row, int output, int j, int k) { lds[this->PlaceOf(number, row, output)] = sums[j][k]; });
+  }
+  __device__ __forceinline__ void End(typename T::SumsLds& lds, int32_t rounds, int32_t groups) {
+    SyncThreads();
+    this->Add(lds, (rounds - 1) % 2 * T::kGroups, groups - (rounds - 1) * T::kGroups);
+  }
+};
 
 template <typename T>
 __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(TermsArgs args) {
@@ -163,51 +140,45 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(Ter
   // Row tiles are the fastest index: those that run together read the same weights.
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
   const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
-  ProjectionMatrix m = p.matrices[0];
-#pragma unroll
-  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
-    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
-  }
+  const ProjectionMatrix m = MatrixOfTile(p, tile);
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  const int team = static_cast<int>(threadIdx.x) / kTeamThreads;
+  const int group_of_round = GroupOfThread<T>();
+  const int team = ThreadOfGroup<T>() / kTeamThreads;
+  const int start = group_of_round * T::kStagesFloats;
 
   Stages<T> stages(args, m, first_output, first_row, s.floats);
-#pragma unroll 1
-  for (int i = 0; i + 1 < T::kStages; ++i) stages.Copy(i, i * T::kStageFloats);
-  Sums<T> totals;
-#pragma unroll
-  for (int j = 0; j < T::kBs; ++j) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) totals[j][k] = 0.0f;
-  }
+  stages.Begin();
+  std::conditional_t<T::kGroups == 1, TotalsOfSums<T>, TotalsOfRounds<T>> totals;
   const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
-  constexpr int kEnd = T::kStages * T::kStageFloats;
+  const int32_t rounds = (groups + T::kGroups - 1) / T::kGroups;
   int at = 0;
 #pragma unroll 1
-  for (int32_t group = 0; group < groups; ++group) {
-    stages.template Wait<T::kStages - 2>();
-    SyncThreads();  // the group is there, and nobody reads the one before it
+  for (int32_t round = 0; round < rounds; ++round) {
+    WaitForCopies<T::kStages - 2>();
+    ShowCopiesToTileUnits();
+    SyncThreads();  // the round's groups are there, and nobody reads those before them
+    const int next = (at == 0 ? T::kStagesFloats : at) - T::kStageFloats;
+    if constexpr (T::kGroups > 1) stages.Copy(round + T::kStages - 1, next);  // memory is slower than the units
     Sums<T> sums;
-    MultiplyGroup<T>(s.floats, at, team, sums);
-    stages.Copy(group + T::kStages - 1, at == 0 ? kEnd - T::kStageFloats : at - T::kStageFloats);
+    MultiplyGroup<T>(s.floats, start + at, team, sums);
+    if constexpr (T::kGroups == 1) stages.Copy(round + T::kStages - 1, next);
+    if (round + T::kStages >= rounds) LetNextKernelBegin();
+    totals.BeginRound(s.sums, round);
     WaitForTile(sums);
-#pragma unroll
-    for (int j = 0; j < T::kBs; ++j) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) totals[j][k] += sums[j][k];
-    }
+    totals.EndRound(s.sums, round, group_of_round, sums);
     at += T::kStageFloats;
-    if (at == kEnd) at = 0;
+    if (at == T::kStagesFloats) at = 0;
   }
-  StoreTotals<T>(p, m, first_output, first_row, totals);
+  totals.End(s.sums, rounds, groups);
+  totals.Store(p, m, first_row, first_output);
 }
 
 // The time of tiles T, in results of a multiprocessor: whole rounds of blocks. Small tiles read the L2 cache more
-// often for each product. The factors are measured on an H100.
+// often for each product. The factors are measured: of tiles with several groups on an H200, of others on an H100.
 template <typename T>
 int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  constexpr int64_t kFactor = T::kTeams == 3 ? 10 : T::kTeams == 2 ? 11 : 15;
+  constexpr int64_t kFactor = T::kGroups > 1 ? (T::kRows > 16 ? 40 : 60) : T::kTeams == 1 ? 15 : 13 - T::kTeams;
   const int64_t blocks = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
   return CeilDivide(blocks, int64_t{stream.processors} * T::kResident) * T::kResident * T::kOutputs * T::kRows *
          kFactor;
@@ -216,28 +187,40 @@ int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) 
 template <typename T>
 absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
                         const Stream& stream) {
-  const TermsArgs args{.p = MakeProjectionArgs(params, T::kRows, T::kOutputs), .x = x, .w = w};
-  return Launch("projection_terms_gemm", TermsGemmKernel<T>,
-                {.x = args.p.tiles(), .lds_bytes = sizeof(typename T::Shared)}, T::kThreads, stream, args);
+  const TermsArgs args{
+      .p = MakeProjectionArgs(params, T::kRows, T::kOutputs), .x = x, .w = w, .w_is_ready = w.data == nullptr};
+  const Grid grid{.x = args.p.tiles(), .early = true, .lds_bytes = sizeof(typename T::Shared)};
+  return Launch("projection_terms_gemm", TermsGemmKernel<T>, grid, T::kThreads, stream, args);
 }
 
 template <int kXTerms, int kWTerms>
 absl::Status LaunchTerms(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
                          const Stream& stream) {
   using Small = Tile<kXTerms, kWTerms, 1, 64, 2>;
-  const int64_t small = CostOf<Small>(params, stream);
-  if constexpr (kXTerms * kWTerms == 1) {  // the only one that has registers and LDS for three teams
-    using Largest = Tile<1, 1, 3, 128, 1>;
-    const int64_t largest = CostOf<Largest>(params, stream);
-    if (largest <= std::min(small, CostOf<Tile<1, 1, 2, 128, 1>>(params, stream))) {
-      return LaunchTile<Largest>(params, x, w, stream);
+  int64_t least = CostOf<Small>(params, stream);
+  auto* launch = LaunchTile<Small>;
+  const auto consider = [&]<typename T>(std::type_identity<T>) {
+    const int64_t cost = CostOf<T>(params, stream);
+    if (cost > least) return;
+    least = cost;
+    launch = LaunchTile<T>;
+  };
+  if constexpr (kWTerms == 1) {  // more would leave LDS for one stage only
+    using Some = Tile<kXTerms, 1, 1, 32, 1, 4>;
+    if (params[0].rows <= Some::kRows) least = std::numeric_limits<int64_t>::max();
+    consider(std::type_identity<Some>());
+    if (params[0].rows <= Some::kRows) {
+      consider(std::type_identity<Tile<kXTerms, 1, 1, 16, 1, 4>>());
+      return launch(params, x, w, stream);
     }
   }
   if constexpr (kXTerms * kWTerms < 9) {  // nine would leave LDS for two stages only
-    using Large = Tile<kXTerms, kWTerms, 2, 128, 1>;
-    if (CostOf<Large>(params, stream) <= small) return LaunchTile<Large>(params, x, w, stream);
+    consider(std::type_identity<Tile<kXTerms, kWTerms, 2, 128, 1>>());
   }
-  return LaunchTile<Small>(params, x, w, stream);
+  if constexpr (kXTerms * kWTerms == 1) {  // the only one that has registers and LDS for three teams
+    consider(std::type_identity<Tile<1, 1, 3, 128, 1>>());
+  }
+  return launch(params, x, w, stream);
 }
 
 }  // namespace

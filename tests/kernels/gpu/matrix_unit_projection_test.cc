@@ -51,7 +51,7 @@ class MatrixUnitProjection : public GpuTest {
 
   // x and weights are on the device.
   std::vector<float> Project(int64_t rows, InputTensor x, int64_t x_stride, const WeightMatrix& weight) {
-    ProjectionParams params{.path = ProjectionPath::kSequenceGemm,
+    ProjectionParams params{.path = path_,
                             .rows = rows,
                             .x = x,
                             .x_stride = x_stride,
@@ -79,6 +79,7 @@ class MatrixUnitProjection : public GpuTest {
   }
 
   gpu::Stream device_;
+  ProjectionPath path_ = ProjectionPath::kSequenceGemm;
 };
 GDN_ON_BACKENDS(MatrixUnitProjection, WithGpus({}));
 
@@ -129,20 +130,25 @@ TEST_P(MatrixUnitProjection, DoesNotDriftInLongSums) {
   }
 }
 
+// Both paths have one order, so a token's products are the same in a prefill as in a decode.
 TEST_P(MatrixUnitProjection, ARowHasTheSameBitsInAnyTileAmongAnyRows) {
   Random random(5);
-  constexpr int64_t kRows = 140, kFeatures = 136;
+  const int64_t kRows = 140, kFeatures = GpuBackendName() == "host" ? 136 : 4104;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Stored x(dtype, random.Normal(kRows * kFeatures));
     const Stored w(DType::kBF16, random.Normal(90 * kFeatures));
     std::vector<float> expected;
-    for (const int32_t processors : kProcessors) {
-      device_.processors = processors;
-      for (const int64_t rows : {kRows, int64_t{1}, int64_t{64}, int64_t{129}}) {
-        const std::vector<float> y = Project(rows, kFeatures, x, w);
-        if (expected.empty()) expected = y;
-        EXPECT_TRUE(BitEqual(y, absl::MakeConstSpan(expected).first(y.size())))
-            << DTypeName(dtype) << ", " << rows << " rows, " << processors << " processors";
+    for (const ProjectionPath path : {ProjectionPath::kSequenceGemm, ProjectionPath::kRowStable}) {
+      path_ = path;
+      for (const int32_t processors : kProcessors) {
+        device_.processors = processors;
+        for (const int64_t rows : {140, 1, 8, 9, 16, 17, 32, 33, 64, 129}) {
+          const std::vector<float> y = Project(rows, kFeatures, x, w);
+          if (expected.empty()) expected = y;
+          EXPECT_TRUE(BitEqual(y, absl::MakeConstSpan(expected).first(y.size())))
+              << DTypeName(dtype) << ", " << rows << " rows, " << processors << " processors, "
+              << (path == ProjectionPath::kRowStable ? "decode" : "prefill");
+        }
       }
     }
   }

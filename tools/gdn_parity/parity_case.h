@@ -40,7 +40,7 @@ struct ParityCase {
   double max_tolerance = kMaxRelativeTolerance;
   bool integer_weights = false;  // has weights that kInt8 multiplies otherwise than kExact
   // Limits on a backend whose math is kInt8 or kHalf; 0: as in exact products.
-  Limits in_int8, in_half;
+  Limits in_int8 = {}, in_half = {};
   int phase = 0;          // 1 .. 8 in suite "phases", 0 elsewhere
   bool gpu_only = false;  // launches kernels itself, on GpuStreamOf(backend); skipped if there is no such stream
   bool large = false;     // size of a real model; runs only on real devices, and a reduced case runs elsewhere

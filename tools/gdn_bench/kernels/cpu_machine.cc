@@ -90,7 +90,7 @@ constexpr int kMultiplyAddBursts = 6;
 const volatile float kMultiplier = 0.5f;
 const volatile float kAddend = 1.0f;
 const volatile float kFactor = 1.0f;
-constexpr int kCheckAttempts = 100;
+constexpr int kCheckAttempts = 1000;
 constexpr double kDoubledWorkAtLeast = 1.6;
 constexpr double kDoubledWorkAtMost = 2.4;
 

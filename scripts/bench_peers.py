@@ -15,7 +15,8 @@ machine; the ratio (ours / theirs) is the median over rounds. Peers:
   fla           flash-linear-attention, where torch and a GPU are: fused_recurrent_gated_delta_rule and chunk_gated_delta_rule,
                 for KDA fused_recurrent_kda and chunk_kda, float32, replayed as a CUDA graph; states in a cache. fla-bf16: the
                 same with bfloat16 inputs.
-  transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer.
+  transformers  Qwen3NextGatedDeltaNet in bfloat16 with that library's kernels, as a CUDA graph: a whole layer. Our cases
+                `narrow` have bfloat16 inputs too, the others float32 ones.
 
 The error of a peer is that of its outputs for the first tokens of the case's first sequence, by the relative Euclidean norm against
 double precision with the same inputs. It is left out where a peer gives no outputs (ggml) or starts from a cache (a layer's decode).
@@ -47,7 +48,7 @@ def shape_of(case):
     peer has the like."""
     if match := re.fullmatch(r"projection_sequence_gemm/(\w+)/int8/rows=512", case):
         return "projection", match[1]
-    match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/"
+    match = re.fullmatch(r"(decode_deferred|decode_hot|prefill_chunk|layer_decode/BF16|layer_prefill/BF16)/(?:narrow/)?"
                          r"(HV=4/|H=32/|H=32,kda/)?(?:B=(\d+))?/?(?:T=(\d+))?", case)
     if match is None:
         return None

@@ -102,7 +102,8 @@ PEERS = {
     "ggml-mul-mat": ("llama.cpp", "{}. MUL_MAT with 512 rows of float32 inputs, which it rounds to int8 too, and weights in the file's order."),
     "fla": ("FLA, float32", "{}. Inputs are float32. It runs as a CUDA graph and repeats one step, so small states are in a cache."),
     "fla-bf16": ("FLA, bfloat16", "{}. It runs in the same way with bfloat16 inputs. Our inputs and products are float32."),
-    "transformers": ("transformers, bfloat16", "{}. Its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, runs as a CUDA graph."),
+    "transformers": ("transformers, bfloat16", "{}. Its `Qwen3NextGatedDeltaNet`, a whole layer in bfloat16, runs as a CUDA graph. "
+                     "Our cases `narrow` have bfloat16 inputs too."),
 }
 OURS, LIMIT = "gdn-service", "limit, float32 states"
 
@@ -249,10 +250,10 @@ ON_GFX906 = """The column `not on gfx906` names the kernels of a case that gfx90
 |---|---|---|
 | streamed decode | `delta_rule_decode_stream`, for many heads with K of 64, 128 or 256 | `delta_rule_decode` |
 | states and outputs | `delta_rule_states` and `delta_rule_outputs`, for K up to 128 | `delta_rule_chunk`, one kernel for both |
-| matrix units | `delta_rule_matrix_..`, for one decay a head and K up to 128; `projection_terms_gemm`, of prefills | `delta_rule_chunk`; `projection_tiles` |
+| matrix units | `delta_rule_matrix_..`, for one decay a head and K up to 128; `projection_terms_gemm` and `projection_few_terms`, of BF16 weights, and of others in prefills | `delta_rule_chunk`; `projection_few_rows` and `projection_tiles` |
 | large GEMM | `projection_gemm`, for products of more than 64 rows that fill the device | `projection_tiles` |
 
-`none` means that gfx906 runs the same kernels from the same sources. Projections of 9 to 64 rows use other tiles there. On NVIDIA
+`none` means that gfx906 runs the same kernels from the same sources. Other projections of 9 to 64 rows use other tiles there. On NVIDIA
 from sm_90 on, a kernel also [starts while the one before it ends](kernel-notes.md#kernels-that-overlap); gfx906 cannot do that.
 """
 
@@ -267,6 +268,9 @@ def not_on_gfx906(case, gpu, units):
     if units and (case.startswith("layer_prefill") or case.startswith("projection_sequence_gemm") and not re.search("/(int8|half)/", case)
                   or case.startswith(("prefill_chunk", "prefill_long")) and value("K", 128) <= 128 and "kda" not in case):
         return "matrix units"
+    decoded = units and re.match("(projection_row_stable|layer_(decode|decode_served|draft))/BF16/(?!int8|half)", case)
+    if decoded:
+        found.append("matrix units")
     if case.startswith("decode_") and not case.startswith("decode_in_place") and whole and heads >= 4 * gpu["processors"]:
         found.append("streamed decode")
     if case.startswith("layer_decode"):
@@ -279,7 +283,7 @@ def not_on_gfx906(case, gpu, units):
         rows = value("B", 1) * value("T", 0)
         found.append("states and outputs")
     outputs = 8192 if case.startswith("projection") else 12288  # of the matrix, or of the layer's in-projections
-    if rows > 64 and 4 * math.ceil(outputs / 64) * math.ceil(rows / 128) >= 3 * gpu["processors"]:
+    if rows > 64 and not decoded and 4 * math.ceil(outputs / 64) * math.ceil(rows / 128) >= 3 * gpu["processors"]:
         found.append("large GEMM")
     return ", ".join(found) or "none"
 

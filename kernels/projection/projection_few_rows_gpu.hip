@@ -43,11 +43,11 @@ struct Tile {
   static constexpr int kRawFloats = kWeightVector * kElementBytes / 4;
   static constexpr int kWeightLoads = kOutputs * kVectors / kTeamLanes;
   static constexpr int kXLoads = (kRows * kQuads + kTeamLanes - 1) / kTeamLanes;
-  // LDS of a team. The gaps: an odd number of 16 bytes from output to output, and teams of a wave apart, so that what
-  // is read at once lies in different banks.
-  static constexpr int kOutputFloats = kVectors * kRawFloats + 4;
-  static constexpr int kWeightFloats = kOutputs * kOutputFloats - 4;  // no gap after the last
-  static constexpr int kXFloats = kRows * kFeatures + 4;
+  // LDS of a team.
+  static constexpr int kOutputFloats = kVectors * kRawFloats;
+  static constexpr int kOutputParts = kOutputFloats / 4;  // of 16 bytes
+  static constexpr int kWeightFloats = kOutputs * kOutputFloats;
+  static constexpr int kXFloats = kRows * kFeatures + 4;  // the gap: teams of a wave read different banks
 
   struct Shared {
     LdsArray<float, kTeams * kWeightFloats> w;
@@ -130,10 +130,11 @@ class Team {
 #pragma unroll
     for (int i = 0; i < T::kWeightLoads; ++i) {
       const int index = Lane() + i * kTeamLanes;
-      const int at = WeightsAt(index / T::kVectors) + index % T::kVectors * T::kRawFloats;
       const auto* raw = reinterpret_cast<const Vec4*>(&stage.w[i]);
 #pragma unroll
-      for (int j = 0; j < T::kRawFloats / 4; ++j) s_.w.Store4(at + 4 * j, raw[j]);
+      for (int j = 0; j < kRawParts; ++j) {
+        s_.w.Store4(PartAt(index / T::kVectors, index % T::kVectors * kRawParts + j), raw[j]);
+      }
     }
     if constexpr (!T::kPairs) {
 #pragma unroll
@@ -246,14 +247,18 @@ class Team {
     typename Weights::Raw raw;
     auto* parts = reinterpret_cast<Vec4*>(&raw);
 #pragma unroll
-    for (int j = 0; j < T::kRawFloats / 4; ++j) {
-      parts[j] = s_.w.Load4(WeightsAt(Lane() + o * kTeamLanes) + vector * T::kRawFloats + 4 * j);
+    for (int j = 0; j < kRawParts; ++j) {
+      parts[j] = s_.w.Load4(PartAt(Lane() + o * kTeamLanes, vector * kRawParts + j));
     }
     return raw;
   }
-  __device__ __forceinline__ static int WeightsAt(int output) {
-    return Index() * T::kWeightFloats + output * T::kOutputFloats;
+  // Returns where 16 bytes of an output's stage lie. Parts take turns from output to output, so that those of one
+  // number and of eight neighbouring outputs lie in different banks.
+  __device__ __forceinline__ static int PartAt(int output, int part) {
+    const int turn = output / (8 / T::kOutputParts) % T::kOutputParts;
+    return Index() * T::kWeightFloats + output * T::kOutputFloats + (part ^ turn) * 4;
   }
+  static constexpr int kRawParts = T::kRawFloats / 4;
   __device__ __forceinline__ static int XAt() { return Index() * T::kXFloats; }
 
   const XRows x_from_;

@@ -50,18 +50,21 @@ struct PanelOperands {
   const float* beta;   // [C]
   const float* state;  // [K, width]
   float* u;            // [C, width]
-  float* values;       // [C, width], v as input, o as output
-  RowFetcher& ahead;   // prefetches between products
+  const float* v;      // [C, width], rows v_row apart
+  int64_t v_row;
+  float* output;  // [C, width], rows output_row apart; may be v
+  int64_t output_row;
+  RowFetcher& ahead;  // prefetches between products
 };
 
-// Computes rows [row, row + kRows) of a panel: U, then O, which replaces the values. Rows above must be done.
+// Computes rows [row, row + kRows) of a panel: U, then O. Rows above must be done.
 template <int kRows>
 HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
   const FloatTag d;
   using Vec = hn::Vec<FloatTag>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
-  float* values = in.values + row * width;
+  const float* v = in.v + row * in.v_row;
   float* u = in.u + row * width;
 
   // X = beta (V - e^G K S)
@@ -72,8 +75,8 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(16)
     for (int n = 0; n < kTileVectors; ++n) {
-      const Vec v = hn::LoadU(d, values + r * width + n * lanes);
-      const Vec rest = hn::NegMulAdd(hn::Set(d, in.decay[row + r]), acc[r][n], v);
+      const Vec value = hn::LoadU(d, v + r * in.v_row + n * lanes);
+      const Vec rest = hn::NegMulAdd(hn::Set(d, in.decay[row + r]), acc[r][n], value);
       acc[r][n] = hn::Mul(hn::Set(d, in.beta[row + r]), rest);
     }
   }
@@ -112,7 +115,7 @@ HWY_INLINE void PanelRows(const PanelOperands& in, int64_t row) {
       for (int n = 0; n < kTileVectors; ++n) acc[r][n] = hn::MulAdd(element, u_j[n], acc[r][n]);
     }
   }
-  StoreTile(d, acc, values, width);
+  StoreTile(d, acc, in.output + row * in.output_row, in.output_row);
   in.ahead.Fetch();
 }
 

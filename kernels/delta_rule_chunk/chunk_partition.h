@@ -1,6 +1,7 @@
-// Chooses how a chunked prefill is divided over threads. Every partition gives the same bits.
+// Chooses how a chunked prefill is divided over threads, and what memory a task needs. Every partition gives the same
+// bits.
 //
-// Thread safety: a pure function.
+// Thread safety: pure functions.
 //
 //   const Partition partition = ChoosePartition(dims, sequences, panels, pool.threads());
 #pragma once
@@ -9,6 +10,7 @@
 #include <cstdint>
 
 #include "base/layer_dims.h"
+#include "kernels/delta_rule_chunk/chunk_scratch.h"
 
 namespace gdn {
 
@@ -34,6 +36,19 @@ inline Partition ChoosePartition(const LayerDims& dims, int64_t sequences, int64
     partition.panels = (panels + cuts - 1) / cuts;
   }
   return partition;
+}
+
+// Returns `dims` with the key heads that value heads share in a task: with decays by channel they have nothing in
+// common.
+inline LayerDims SharedDims(LayerDims dims) {
+  if (dims.decays_by_channel()) dims.key_heads = dims.value_heads;
+  return dims;
+}
+
+// Returns the most floats of a task's states, panel by panel.
+inline int64_t TaskStateFloats(const LayerDims& dims, int64_t sequences, int64_t threads) {
+  const int64_t heads = ChoosePartition(SharedDims(dims), sequences, /*panels=*/1, threads).heads;
+  return heads * dims.key_dim * ((dims.value_dim + kMaxPanelColumns - 1) / kMaxPanelColumns * kMaxPanelColumns);
 }
 
 }  // namespace gdn

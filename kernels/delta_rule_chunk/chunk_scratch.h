@@ -26,14 +26,11 @@ struct ChunkScratch {
   float* qk;       // [C, C], q_i . k_j; valid for j <= i only
   float* a;        // [C, C], -A; valid for j < i only
   float* p;        // [C, C], P = q_i . k_j e^{G_i - G_j}; valid for j <= i only
-  float* state;    // [K, panel]
   float* u;        // [C, panel]
   float* decayed;  // [C, panel], e^{G_C - G_i} u_i
-  float* values;   // [C, panel], v as input, o as output
+  float* values;   // [C, panel], of a panel with fewer columns: v as input, o as output
 
-  static int64_t Floats(int64_t key_dim) {
-    return 3 * kC * key_dim + 4 * kC * kC + kMaxPanelColumns * (key_dim + 3 * kC);
-  }
+  static int64_t Floats(int64_t key_dim) { return 3 * kC * key_dim + 4 * kC * kC + kMaxPanelColumns * 3 * kC; }
 
   // Divides `data`, Floats(key_dim) floats that it does not own, into the buffers. Every size is a multiple of 16
   // floats, so every buffer starts at a cache line if `data` does.
@@ -41,7 +38,6 @@ struct ChunkScratch {
     const auto take = [&data](int64_t floats) { return std::exchange(data, data + floats); };
     for (float** matrix : {&q, &k, &k_t}) *matrix = take(kC * key_dim);
     for (float** matrix : {&kk, &qk, &a, &p}) *matrix = take(kC * kC);
-    state = take(kMaxPanelColumns * key_dim);
     for (float** panel : {&u, &decayed, &values}) *panel = take(kC * kMaxPanelColumns);
   }
 };
@@ -75,14 +71,12 @@ struct ChannelChunkScratch {
   float* beta;         // [C]
 
   // For a panel.
-  float* state;   // [K, panel]
   float* u;       // [C, panel]
-  float* values;  // [C, panel], v as input, o as output
+  float* values;  // [C, panel], of a panel with fewer columns: v as input, o as output
 
   static int64_t Padded(int64_t key_dim) { return (key_dim + 15) / 16 * 16; }
   static int64_t Floats(int64_t key_dim) {
-    return (3 * kB + 3 * kC + kC / kB + 6) * Padded(key_dim) + 2 * kC * kC + 2 * kC +
-           kMaxPanelColumns * (key_dim + 2 * kC);
+    return (3 * kB + 3 * kC + kC / kB + 6) * Padded(key_dim) + 2 * kC * kC + 2 * kC + kMaxPanelColumns * 2 * kC;
   }
 
   // Divides `data`, Floats(key_dim) floats that it does not own, into the buffers. Every size is a multiple of 16
@@ -96,7 +90,6 @@ struct ChannelChunkScratch {
     for (double** channels : {&sums, &chunk_sums}) *channels = reinterpret_cast<double*>(take(2 * row));
     for (float** square : {&a, &p}) *square = take(kC * kC);
     for (float** tokens : {&ones, &beta}) *tokens = take(kC);
-    state = take(kMaxPanelColumns * key_dim);
     for (float** panel : {&u, &values}) *panel = take(kC * kMaxPanelColumns);
   }
 };

@@ -3,6 +3,7 @@
 //   once a head        A and P = tril(q k^T e^{G_i - G_j})
 //   once a panel       U, O and the new state, a panel being the columns of one register tile; its part of the state
 //                      [K, panel] and of U [C, panel] stay in the L1 cache
+// The task's states are in panels from its first chunk to its last.
 // Rows are computed top down, each from rows above it alone: row i's sums run over j < i (or j <= i) in order, whatever
 // the tile, so neither the partition nor later tokens can change a bit of it. The last panel is padded with zeros.
 //
@@ -16,6 +17,7 @@
 // foreach_target.h must come first.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/status_macros.h"
 #include "hwy/highway.h"
@@ -48,6 +50,7 @@ struct ChunkGates {
 // A worker's data of a chunk whose heads have one decay each; ChannelChunkScratch is that for decays by channel.
 struct HeadChunk {
   HeadChunk(float* data, int64_t key_dim) : scratch(data, key_dim) {}
+  static int64_t Floats(int64_t key_dim) { return ChunkScratch::Floats(key_dim); }
 
   const ChunkScratch scratch;
   ChunkGates gates;
@@ -121,10 +124,19 @@ void HeadMatrices(const DeltaRuleParams& params, int64_t first, int64_t tokens, 
   DecayToEnd(scratch, tokens);
 }
 
+// What a panel has of its own.
+struct PanelData {
+  float* state;    // [K, panel]
+  const float* v;  // [C, panel], rows v_row apart
+  int64_t v_row;
+  float* output;  // [C, panel], rows output_row apart
+  int64_t output_row;
+};
+
 // Values of a panel -> U and outputs.
 template <typename Scratch>
-HWY_INLINE void PanelOutputs(const Scratch& scratch, int64_t tokens, int64_t key_row, int64_t key_dim,
-                             const float* decay, const float* beta, RowFetcher& ahead) {
+HWY_INLINE void PanelOutputs(const Scratch& scratch, const PanelData& panel, int64_t tokens, int64_t key_row,
+                             int64_t key_dim, const float* decay, const float* beta, RowFetcher& ahead) {
   const PanelOperands operands{.q = scratch.q,
                                .k = scratch.k,
                                .key_row = key_row,
@@ -133,9 +145,12 @@ HWY_INLINE void PanelOutputs(const Scratch& scratch, int64_t tokens, int64_t key
                                .p = scratch.p,
                                .decay = decay,
                                .beta = beta,
-                               .state = scratch.state,
+                               .state = panel.state,
                                .u = scratch.u,
-                               .values = scratch.values,
+                               .v = panel.v,
+                               .v_row = panel.v_row,
+                               .output = panel.output,
+                               .output_row = panel.output_row,
                                .ahead = ahead};
   ForRowTiles(tokens, [&](auto tile, int64_t row) HWY_ATTR { PanelRows<decltype(tile)::value>(operands, row); });
 }
@@ -155,10 +170,11 @@ HWY_INLINE void AdvanceState(const float* decay, int64_t decay_step, int64_t tok
 }
 
 // A whole chunk of one panel: values -> outputs, state -> state.
-HWY_NOINLINE void Panel(const HeadChunk& chunk, int64_t tokens, int64_t key_dim, RowFetcher& ahead) {
+HWY_NOINLINE void Panel(const HeadChunk& chunk, const PanelData& panel, int64_t tokens, int64_t key_dim,
+                        RowFetcher& ahead) {
   const ChunkScratch& scratch = chunk.scratch;
   const ChunkGates& gates = chunk.gates;
-  PanelOutputs(scratch, tokens, key_dim, key_dim, gates.decay, gates.beta, ahead);
+  PanelOutputs(scratch, panel, tokens, key_dim, key_dim, gates.decay, gates.beta, ahead);
   const FloatTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t width = kTileVectors * lanes;
@@ -169,13 +185,13 @@ HWY_NOINLINE void Panel(const HeadChunk& chunk, int64_t tokens, int64_t key_dim,
       hn::StoreU(hn::Mul(factor, hn::LoadU(d, scratch.u + i * width + j)), d, scratch.decayed + i * width + j);
     }
   }
-  AdvanceState(&gates.chunk_decay, /*decay_step=*/0, tokens, key_dim, scratch.k_t, scratch.decayed, scratch.state,
-               ahead);
+  AdvanceState(&gates.chunk_decay, /*decay_step=*/0, tokens, key_dim, scratch.k_t, scratch.decayed, panel.state, ahead);
 }
 
-HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, int64_t tokens, int64_t key_dim, RowFetcher& ahead) {
-  PanelOutputs(scratch, tokens, scratch.row, key_dim, scratch.ones, scratch.beta, ahead);
-  AdvanceState(scratch.chunk_decay, /*decay_step=*/1, tokens, key_dim, scratch.k_t, scratch.u, scratch.state, ahead);
+HWY_NOINLINE void Panel(const ChannelChunkScratch& scratch, const PanelData& panel, int64_t tokens, int64_t key_dim,
+                        RowFetcher& ahead) {
+  PanelOutputs(scratch, panel, tokens, scratch.row, key_dim, scratch.ones, scratch.beta, ahead);
+  AdvanceState(scratch.chunk_decay, /*decay_step=*/1, tokens, key_dim, scratch.k_t, scratch.u, panel.state, ahead);
 }
 
 // Loads and computes what the heads of a key head share in a chunk.
@@ -196,38 +212,64 @@ void LoadKeyHead(const DeltaRuleParams& params, int64_t first, int64_t tokens, i
 }
 void LoadKeyHead(const DeltaRuleParams&, int64_t, int64_t, int64_t, const ChannelChunkScratch&) {}
 
-// The state goes through the base after every chunk, which is where a base of bfloat16 is to be rounded.
+// Computes one chunk of a panel of `columns` columns.
+template <typename Chunk>
+void PanelChunk(const Chunk& chunk, PanelData panel, int64_t columns, int64_t tokens, int64_t key_dim,
+                RowFetcher& ahead) {
+  const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
+  if (HWY_LIKELY(columns == panel_columns)) return Panel(chunk, panel, tokens, key_dim, ahead);
+  float* const values = ScratchOf(chunk).values;
+  LoadPanel(panel.v, panel.v_row, tokens, columns, values);
+  Panel(chunk, {panel.state, values, panel_columns, values, panel_columns}, tokens, key_dim, ahead);
+  StorePanel(values, tokens, columns, panel.output, panel.output_row);
+}
+
+// The task's states stay in `states`, panel by panel, from the first chunk to the last. They go through the base after
+// every chunk where a base of bfloat16 is to be rounded.
 static_assert(kC == kBaseRoundTokens);
 template <typename Base, typename Chunk>
 void RunTask(const DeltaRuleParams& params, int32_t sequence, int64_t first_head, const Partition& partition,
-             int64_t first_column, Chunk& chunk) {
+             int64_t first_column, Chunk& chunk, float* states) {
   const LayerDims& dims = params.pool.layout.dims();
   const int64_t key_dim = dims.key_dim;
   const int64_t value_dim = dims.value_dim;
   const int64_t panel_columns = kTileVectors * static_cast<int64_t>(hn::Lanes(FloatTag()));
   const int64_t last_column = std::min<int64_t>(value_dim, first_column + partition.panels * panel_columns);
-  const auto& scratch = ScratchOf(chunk);
+  // Calls function(column, columns, state, base) for the panels of a head.
+  const auto for_each_panel = [&](int64_t hv, auto&& function) HWY_ATTR {
+    float* state = states + (hv - first_head) * partition.panels * key_dim * panel_columns;
+    for (int64_t column = first_column; column < last_column; column += panel_columns) {
+      function(column, std::min(panel_columns, value_dim - column), state,
+               params.pool.base<Base>(params.batch.slots[sequence], hv) + column);
+      state += key_dim * panel_columns;
+    }
+  };
+  const auto load = [&](int64_t, int64_t columns, float* state, const Base* base)
+                        HWY_ATTR { LoadPanel(base, value_dim, key_dim, columns, state); };
+  const auto store = [&](int64_t, int64_t columns, const float* state, Base* base)
+                         HWY_ATTR { StorePanel(state, key_dim, columns, base, value_dim); };
+  const int64_t last_head = first_head + partition.heads;
+  for (int64_t hv = first_head; hv < last_head; ++hv) for_each_panel(hv, load);
   const int64_t end = params.batch.cu_seqlens[sequence + 1];
   for (int64_t token = params.batch.cu_seqlens[sequence]; token < end; token += kC) {
     const int64_t tokens = std::min(kC, end - token);
     RowFetcher ahead = NextChunk(params, token + kC, end, first_head, partition.heads, first_column, last_column);
     LoadKeyHead(params, token, tokens, first_head / dims.group(), chunk);
-    for (int64_t hv = first_head; hv < first_head + partition.heads; ++hv) {
+    for (int64_t hv = first_head; hv < last_head; ++hv) {
       HeadMatrices(params, token, tokens, hv, chunk);
-      for (int64_t column = first_column; column < last_column; column += panel_columns) {
-        const int64_t columns = std::min(panel_columns, value_dim - column);
-        const int64_t value_offset = hv * value_dim + column;
-        Base* state = params.pool.base<Base>(params.batch.slots[sequence], hv) + column;
-        float* output = params.output + token * dims.value_features() + value_offset;
-        const float* v = params.v + token * params.v_stride + value_offset;
-        LoadPanel(state, value_dim, key_dim, columns, scratch.state);
-        LoadPanel(v, params.v_stride, tokens, columns, scratch.values);
-        Panel(chunk, tokens, key_dim, ahead);
-        StorePanel(scratch.values, tokens, columns, output, dims.value_features());
-        StorePanel(scratch.state, key_dim, columns, state, value_dim);
+      const float* const v = params.v + token * params.v_stride + hv * value_dim;
+      float* const output = params.output + token * dims.value_features() + hv * value_dim;
+      for_each_panel(hv, [&](int64_t column, int64_t columns, float* state, Base*) HWY_ATTR {
+        PanelChunk(chunk, {state, v + column, params.v_stride, output + column, dims.value_features()}, columns, tokens,
+                   key_dim, ahead);
+      });
+      if constexpr (!std::is_same_v<Base, float>) {
+        for_each_panel(hv, store);
+        for_each_panel(hv, load);
       }
     }
   }
+  for (int64_t hv = first_head; hv < last_head; ++hv) for_each_panel(hv, store);
 }
 
 // A task has at most the value heads that share a key head of `shared`.
@@ -245,18 +287,19 @@ void ChunkTasksOf(const DeltaRuleParams& params, const LayerDims& shared, Thread
     if (params.batch.slots[sequence] < 0) return;
     const int64_t first_head = index / cuts % head_groups * partition.heads;
     Chunk chunk(scratch.piece(worker), dims.key_dim);
+    float* const states = scratch.piece(worker) + Chunk::Floats(dims.key_dim);
     WithBaseElement(params.pool.layout, [&](auto element) {
       RunTask<decltype(element)>(params, sequence, first_head, partition,
-                                 index % cuts * partition.panels * panel_columns, chunk);
+                                 index % cuts * partition.panels * panel_columns, chunk, states);
     });
   });
 }
 
 void ChunkTasks(const DeltaRuleParams& params, ThreadPool& pool, const WorkerScratch& scratch) {
-  LayerDims dims = params.pool.layout.dims();
-  if (!dims.decays_by_channel()) return ChunkTasksOf<HeadChunk>(params, dims, pool, scratch);
-  dims.key_heads = dims.value_heads;  // value heads have nothing in common: a task has one
-  ChunkTasksOf<ChannelChunkScratch>(params, dims, pool, scratch);
+  const LayerDims shared = SharedDims(params.pool.layout.dims());
+  return params.pool.layout.dims().decays_by_channel()
+             ? ChunkTasksOf<ChannelChunkScratch>(params, shared, pool, scratch)
+             : ChunkTasksOf<HeadChunk>(params, shared, pool, scratch);
 }
 
 }  // namespace
@@ -272,8 +315,9 @@ absl::Status DeltaRuleChunkCpu(const DeltaRuleParams& params, ThreadPool& pool) 
   if (params.batch.tokens() == 0) return absl::OkStatus();
   const LayerDims& dims = params.pool.layout.dims();
   ZeroPaddingRows(params.batch, dims.value_features(), params.output);
-  const int64_t floats = dims.decays_by_channel() ? ChannelChunkScratch::Floats(dims.key_dim)  // of a worker
-                                                  : ChunkScratch::Floats(dims.key_dim);
+  const int64_t floats =
+      TaskStateFloats(dims, params.batch.sequences, pool.threads()) +  // of a worker
+      (dims.decays_by_channel() ? ChannelChunkScratch::Floats(dims.key_dim) : ChunkScratch::Floats(dims.key_dim));
   GDN_ASSIGN_OR_RETURN(const WorkerScratch scratch, WorkerScratch::Make(pool.threads(), floats));
   HWY_DYNAMIC_DISPATCH(ChunkTasks)(params, pool, scratch);
   return absl::OkStatus();

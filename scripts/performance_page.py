@@ -325,6 +325,7 @@ def section(name, run):
     units = run["backend"]["numerics_id"].endswith("-mma")
     missing = (lambda case: f" {not_on_gfx906(case, gpu, units)} |") if gpu else lambda case: ""
     heading, rule = (" not on gfx906 |", "---|") if gpu else ("", "")
+    where = "the CPU" if name == "cpu" else run["gpu"]["name"] if run["gpu"] else run["backend"]["device"]
     out = [f"## {short_machine(run)}", "",
            f"- Machine: {machine_of(run)}. Numerics: `{run['backend']['numerics_id']}`.",
            f"- Run: {run['date']}, commit {run['commit']}, {run['repeat']} rounds a case, load average {run['load_average']:.1f} before it.",
@@ -334,7 +335,7 @@ def section(name, run):
     for plot, (what, _) in plots_of(name, run).items():
         out += [f"![{what}](../images/{plot})", ""]
     if run.get("beside"):
-        out += ["### Other projects" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), "",
+        out += [f"### Other projects on {where}", "",
                 f"Each peer and gdn-service were timed alternately in one run. The ratio is our time divided by the peer's, as the median of",
                 f"{run['peer_rounds']} rounds. Below 1, gdn-service is faster.", ""]
         for peer, version in run["peers"].items():
@@ -349,7 +350,7 @@ def section(name, run):
                            + (f"{row['least']:.2f} .. {row['most']:.2f} |" if "least" in row else "|")
                            + f" {shown_error(error_of(case, errors))} | {shown_error(row.get('error'))} |" + missing(case))
         out.append("")
-    out += ["### All cases" + (f" on {run['gpu']['name']}" if run["gpu"] else " on the CPU"), ""] + flat_lines(run["cases"])
+    out += [f"### All cases on {where}", ""] + flat_lines(run["cases"])
     out += ["| case | us | p10 .. p90 | of the limit | p10 .. p90 | bound | error |" + heading, "|---|--:|--:|--:|--:|---|--:|" + rule]
     for case, row in run["cases"].items():
         us, share = row["us"], row["of_limit"]

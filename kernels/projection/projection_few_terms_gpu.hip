@@ -1,6 +1,7 @@
 // y = x W^T on matrix units for few rows, of operands in bfloat16 terms: decode on NVIDIA, with BF16 weights.
 //
-// Order of a sum: bf16_terms_gpu.h.
+// Order of a sum: bf16_terms_gpu.h. Products are mma's, where those of more rows may be wgmma's. Both give the same
+// bits on an H200; matrix_unit_projection_test checks that of a card.
 // Threads: each wave takes a group of features of its block's outputs and rows, the block's waves neighbouring groups.
 // W is the matrix unit's A, x^T its B, so a row's sums do not depend on its neighbours. A wave's stages pass through
 // its own part of LDS, and it waits for nobody: copies run ahead by all stages but one, the first ones of W before the

@@ -124,7 +124,7 @@ void HeadMatrices(const DeltaRuleParams& params, int64_t first, int64_t tokens, 
   DecayToEnd(scratch, tokens);
 }
 
-// What a panel has of its own.
+// A panel's state in the scratch memory, and its columns of the chunk's values and outputs.
 struct PanelData {
   float* state;    // [K, panel]
   const float* v;  // [C, panel], rows v_row apart

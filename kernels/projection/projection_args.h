@@ -83,6 +83,16 @@ struct ProjectionArgs {
   int64_t tiles() const { return int64_t{row_tiles} * output_tiles; }
 };
 
+// Returns the matrix of tile `tile`.
+[[maybe_unused]] __device__ __forceinline__ ProjectionMatrix MatrixOfTile(const ProjectionArgs& p, int32_t tile) {
+  ProjectionMatrix m = p.matrices[0];
+#pragma unroll
+  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
+    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
+  }
+  return m;
+}
+
 // Returns the number of tiles of outputs of all matrices together; a tile belongs to one matrix.
 inline int64_t OutputTiles(absl::Span<const ProjectionParams> params, int64_t outputs_per_tile) {
   int64_t tiles = 0;

@@ -88,11 +88,7 @@ __global__ __launch_bounds__(kTeams* kTeamThreads, 2 / kTeams) void GemmKernel(P
   // Row tiles are the fastest index: those that run together read the same weights.
   const int32_t row_tile = static_cast<int32_t>(blockIdx.x % static_cast<uint32_t>(p.row_tiles));
   const int32_t tile = static_cast<int32_t>(blockIdx.x / static_cast<uint32_t>(p.row_tiles));
-  ProjectionMatrix m = p.matrices[0];
-#pragma unroll
-  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
-    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
-  }
+  const ProjectionMatrix m = MatrixOfTile(p, tile);
   const int64_t first_row = int64_t{row_tile} * kTileRows;
   const int32_t first_output = (tile - m.first_tile) * kTileOutputs;
 

@@ -115,7 +115,7 @@ class TotalsOfSums {
   Sums<T> totals_ = {};
 };
 
-// Those of a tile with several: rounds take turns in two halves of the sums in LDS.
+// The totals of a tile with several groups a round: rounds take turns in two halves of the sums in LDS.
 template <typename T>
 class TotalsOfRounds : public GroupTotals<T> {
  public:

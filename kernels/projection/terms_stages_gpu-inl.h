@@ -41,16 +41,6 @@ struct TermsArgs {
   bool w_is_ready;  // no kernel writes it
 };
 
-// The matrix of tile `tile`.
-[[maybe_unused]] __device__ __forceinline__ ProjectionMatrix MatrixOfTile(const ProjectionArgs& p, int32_t tile) {
-  ProjectionMatrix m = p.matrices[0];
-#pragma unroll
-  for (int i = 1; i < kMaxProjectionsPerLaunch; ++i) {
-    if (tile >= p.matrices[i].first_tile) m = p.matrices[i];
-  }
-  return m;
-}
-
 // Return the number of this thread's group in a round, and its own among the group's threads. With one group they are
 // constants to the compiler, so that addresses which all threads share stay in scalar registers.
 template <typename T>
@@ -63,7 +53,8 @@ __device__ __forceinline__ int ThreadOfGroup() {
 }
 
 // A tile's stages of every kGroups'th group. Outputs that do not exist are copies of the last one. Rows of x that do
-// not exist are copies of the last one too or, with kKeepsAddresses, zeros, as are groups of a round that has others.
+// not exist are copies of the last one too or, with kKeepsAddresses, zeros, as are groups of a round that has others:
+// zeros spare few rows the reads, but made a layer's prefill of 512 tokens take 355 us instead of 327.
 template <typename T>
 class Stages {
  public:

@@ -9,8 +9,8 @@
 //                Grid::lds_bytes = sizeof(Shared)
 //   copies       CopyAsync16, CommitCopies, WaitForCopies: from memory to LDS where Stream::matrix_units is set
 //   barriers     SyncThreads() for the block, WaveBarrier() for the wave's LDS accesses; ShowToHost and StoreForHost
-//   blocks       TakeNumber, PeekAt, AwaitBlocks, LoadFromBlocks, ShowToBlocks, StoreForBlocks, for blocks that hand
-//                work on to each other by words of Stream::counters
+//   blocks       TakeNumber, ArriveAt, PeekAt, AwaitBlocks, LoadFromBlocks, ShowToBlocks, StoreForBlocks, for blocks
+//                that hand work on to each other by words of Stream::counters
 //   cross-lane   wave.h: GroupSum, GroupReduce, ... ; vendor_*.h has the primitives they are made of
 //   vectors      Vec4, Load4, Store4 (16 bytes at once; vec4.h), FmaEach (four multiply-adds)
 //   bytes        BiasedByte, SelectBytes, Dot4, WidenE4M3

@@ -23,8 +23,8 @@ inline constexpr int kTilePartFloats = 4;
 inline constexpr int kTileRowFloats = kTileParts * kTilePartFloats;
 
 // Returns the index of a row's 16 bytes number `part`, in floats from the tile's start.
-__device__ __forceinline__ int TilePartAt(int row, int part) {
-  return row * kTileRowFloats + (part ^ row % kTileParts) * kTilePartFloats;
+__device__ __forceinline__ int TilePartAt(uint32_t row, uint32_t part) {
+  return static_cast<int>(row * kTileRowFloats + (part ^ row % kTileParts) * kTilePartFloats);
 }
 
 // MmaTileBf16 with one MmaBf16 for each 16 x 8 results and 16 features.

@@ -60,6 +60,13 @@ __device__ __forceinline__ void StoreForHost(uint32_t* word, uint32_t value) {
 
 // TakeNumber: returns the counter's value and adds 1 to it; no two lanes get the same.
 __device__ __forceinline__ uint32_t TakeNumber(uint32_t* counter) { return atomicAdd(counter, 1u); }
+// ArriveAt: TakeNumber of a block that has shown its stores (ShowToBlocks, and a barrier). Afterwards this lane, and
+// those behind a barrier, LoadFromBlocks what the blocks with lower numbers have shown.
+__device__ __forceinline__ uint32_t ArriveAt(uint32_t* counter) {
+  const uint32_t number = TakeNumber(counter);
+  SeeBlocks();
+  return number;
+}
 // Waits until the word has this value, which a block that runs already will store by StoreForBlocks. `seen`: what a
 // PeekAt returned. Afterwards this lane, and those behind a barrier, LoadFromBlocks what was shown before.
 __device__ __forceinline__ void AwaitBlocks(const uint32_t* word, uint32_t value, uint32_t seen) {

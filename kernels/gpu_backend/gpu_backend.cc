@@ -31,7 +31,7 @@ namespace gdn {
 namespace {
 
 // Raised whenever a GPU operator's bits change.
-constexpr int kKernelVersion = 8;
+constexpr int kKernelVersion = 9;
 
 struct DestroysStream {
   void operator()(const gpu::Stream* stream) const {

@@ -60,12 +60,12 @@ using Sums = float[T::kUnits][T::kBs][4];
 // The sums of the wave's group, whose stage begins at `at`.
 template <typename T>
 __device__ __forceinline__ void MultiplyGroup(typename T::Lds& lds, int at, Sums<T>& sums) {
-  const int lane = static_cast<int>(threadIdx.x) % kWave;
+  const uint32_t lane = threadIdx.x % kWave;
   uint32_t w[T::kUnits][kTileParts / 2][4];
 #pragma unroll
-  for (int unit = 0; unit < T::kUnits; ++unit) {
+  for (uint32_t unit = 0; unit < T::kUnits; ++unit) {
 #pragma unroll
-    for (int step = 0; step < kTileParts / 2; ++step) {
+    for (uint32_t step = 0; step < kTileParts / 2; ++step) {
       LoadMatrices<kWave>(lds, at + TilePartAt(unit * 16 + lane % 16, 2 * step + lane / 16), w[unit][step]);
     }
 #pragma unroll
@@ -77,7 +77,7 @@ __device__ __forceinline__ void MultiplyGroup(typename T::Lds& lds, int at, Sums
 #pragma unroll
   for (int term = T::kXTerms - 1; term >= 0; --term) {
 #pragma unroll
-    for (int two = 0; two < kTileParts / 4; ++two) {  // two steps of 16 features
+    for (uint32_t two = 0; two < kTileParts / 4; ++two) {  // two steps of 16 features
 #pragma unroll
       for (int j = 0; j < T::kBs; ++j) {
         uint32_t x[4];
@@ -94,6 +94,53 @@ __device__ __forceinline__ void MultiplyGroup(typename T::Lds& lds, int at, Sums
     }
   }
 }
+
+// A thread's totals of a tile whose groups' sums lie in LDS, group by group: each kThreads'th.
+template <typename T>
+class GroupTotals {
+ public:
+  // Returns where the sum of a row and output is, of group number `group` in LDS. Pairs of rows are turned by eight
+  // outputs, so that the sums of a wave lie in different banks.
+  static __device__ __forceinline__ int PlaceOf(int group, int row, int output) {
+    return group * T::kResults + row * T::kOutputs + (output ^ row / 2 % min(4, T::kOutputs / 8) * 8);
+  }
+
+  // Adds the sums of `count` groups in LDS, from number `first` on.
+  __device__ __forceinline__ void Add(typename T::SumsLds& sums, int first, int count) {
+    ForEach([&](int i, int row, int output) {
+      const int place = PlaceOf(first, row, output);
+#pragma unroll 8
+      for (int group = 0; group < count; ++group) of_part_[i] += sums[place + group * T::kResults];
+    });
+  }
+  __device__ __forceinline__ void EndPart() {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      totals_[i] += of_part_[i];
+      of_part_[i] = 0.0f;
+    }
+  }
+  __device__ __forceinline__ void Store(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
+                                        int32_t first_output) const {
+    ForEach([&](int i, int row, int output) { StoreTotal(p, m, first_row + row, first_output + output, totals_[i]); });
+  }
+
+ private:
+  static constexpr int kOwn = (T::kResults + T::kThreads - 1) / T::kThreads;
+
+  template <typename Function>
+  static __device__ __forceinline__ void ForEach(const Function& function) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int result = static_cast<int>(threadIdx.x) + i * T::kThreads;
+      if (T::kResults % T::kThreads != 0 && result >= T::kResults) break;
+      function(i, result / T::kOutputs, result % T::kOutputs);
+    }
+  }
+
+  float of_part_[kOwn] = {};
+  float totals_[kOwn] = {};
+};
 
 // Keeps the wave's sums as those of group number `group` in LDS.
 template <typename T>
@@ -123,12 +170,13 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void FewTermsKernel(Term
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
   const int wave = GroupOfThread<T>();
+  const GroupRange groups(args);
+  const int32_t rounds = (groups.count + T::kGroups - 1) / T::kGroups;
 
-  Stages<T> stages(args, m, first_output, first_row, s.floats);
+  Stages<T> stages(args, m, first_output, first_row, groups, s.floats);
   stages.Begin();
-  const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
-  const int32_t rounds = (groups + T::kGroups - 1) / T::kGroups;
   GroupTotals<T> totals;
+  int32_t left = args.part_groups;  // of the part
   int at = 0;
 #pragma unroll 1
   for (int32_t first = 0; first < rounds; first += T::kRounds) {
@@ -146,9 +194,20 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void FewTermsKernel(Term
       if (at == T::kStagesFloats) at = 0;
     }
     SyncThreads();
-    totals.Add(s.sums, 0, min((last - first) * T::kGroups, groups - first * T::kGroups));
+    const int32_t end = min(last * T::kGroups, groups.count);
+    for (int32_t group = first * T::kGroups; group < end;) {
+      const int32_t count = min(end - group, left);
+      totals.Add(s.sums, group - first * T::kGroups, count);
+      group += count;
+      left -= count;
+      if (left == 0) {
+        totals.EndPart();
+        left = args.part_groups;
+      }
+    }
     if (last < rounds) SyncThreads();  // the sums are read
   }
+  totals.EndPart();
   totals.Store(p, m, first_row, first_output);
 }
 
@@ -157,7 +216,8 @@ absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Bf16Ter
   const TermsArgs args{.p = MakeProjectionArgs(params, T::kRows, T::kOutputs),
                        .x = x,
                        .w = {.stride = TermsStride(params[0].weight.cols)},
-                       .w_is_ready = true};
+                       .w_is_ready = true,
+                       .part_groups = PartGroups(params[0].path)};
   const Grid grid{.x = args.p.tiles(), .early = true, .lds_bytes = sizeof(typename T::Shared)};
   return Launch("projection_few_terms", FewTermsKernel<T>, grid, T::kThreads, stream, args);
 }

@@ -280,7 +280,7 @@ absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspa
   if (params[0].rows == 0) return absl::OkStatus();
   const ByOrder by_order(params, stream);
   if (!by_order.on_matrix_units.empty()) {
-    if (gpu::TermsFloats(by_order.on_matrix_units) > 0) {
+    if (gpu::TermsFloats(by_order.on_matrix_units, stream) > 0) {
       GDN_RETURN_IF_ERROR(RequirePointer(kProjectionsOp, "workspace", workspace));
     }
     GDN_RETURN_IF_ERROR(gpu::LaunchOnMatrixUnits(by_order.on_matrix_units, workspace, stream));
@@ -292,7 +292,7 @@ absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspa
 
 int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu::Stream& stream) {
   const ByOrder by_order(params, stream);
-  return std::max(gpu::TermsFloats(by_order.on_matrix_units),
+  return std::max(gpu::TermsFloats(by_order.on_matrix_units, stream),
                   RoundedRowsFloats(by_order.others) + TotalsFloats(by_order.others, stream));
 }
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {

@@ -16,7 +16,7 @@ namespace gdn::gpu {
 namespace {
 
 constexpr int64_t kMostFloats = int64_t{64} << 18;
-constexpr int64_t kMostFeatures = int64_t{1} << 16;  // three terms of 85 rows and of 85 outputs fit
+constexpr int64_t kMostFeatures = int64_t{1} << 16;  // three terms of 64 rows and of 64 outputs fit beside them
 constexpr int64_t kWholeTiles = 128;
 
 bool AreTerms(const void* data, WeightFormat format, int64_t stride, int64_t features) {
@@ -37,27 +37,45 @@ int64_t RowsThatFit(int64_t rows, int64_t floats, int64_t room) {
   return fit >= kWholeTiles ? fit / kWholeTiles * kWholeTiles : fit;
 }
 
-// The parts of a call's workspace.
-struct Parts {
-  explicit Parts(absl::Span<const ProjectionParams> params) : rows(params[0].rows) {
+using ProjectionList = absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch>;
+
+// What a call does at once, and the floats of its workspace.
+struct Pieces {
+  explicit Pieces(absl::Span<const ProjectionParams> params)
+      : most(kMostFloats - (params[0].path == ProjectionPath::kRowStable ? kMostPartSums : 0)),
+        all_rows(params[0].rows),
+        rows(all_rows) {
     const ProjectionParams& first = params[0];
     const bool splits_weights = !absl::c_all_of(params, WeightIsTerms);
     if (!XIsTerms(first)) {
-      rows = RowsThatFit(rows, FloatsOfX(first), splits_weights ? kMostFloats / 2 : kMostFloats);
+      rows = RowsThatFit(rows, FloatsOfX(first), splits_weights ? most / 2 : most);
       x_floats = rows * FloatsOfX(first);
     }
   }
   int64_t OutputsAtOnce(const ProjectionParams& p) const {
-    return RowsThatFit(p.weight.rows, FloatsOfTerms(p.weight.format, p.weight.cols), kMostFloats - x_floats);
+    return RowsThatFit(p.weight.rows, FloatsOfTerms(p.weight.format, p.weight.cols), most - x_floats);
+  }
+  // Returns the floats of sums of parts: those of all rows at once, or of the last ones, which may need more.
+  int64_t PartSums(ProjectionList of_terms, const Stream& stream) const {
+    int64_t floats = 0;
+    for (const int64_t at_once : {rows, all_rows % rows}) {
+      if (of_terms.empty() || at_once == 0 || AreFewTerms(at_once)) continue;
+      for (ProjectionParams& p : of_terms) p.rows = at_once;
+      floats = std::max(
+          floats, PartSumsFloats(of_terms, XIsTerms(of_terms[0]) ? 1 : TermsOf(FormatOf(of_terms[0].x.dtype)), stream));
+    }
+    return floats;
   }
 
+  int64_t most;  // floats of terms
+  int64_t all_rows;
   int64_t rows;  // at once
   int64_t x_floats = 0;
 };
 
 absl::StatusOr<Bf16Terms> TermsOfX(const ProjectionParams& p, float* workspace, const Stream& stream) {
   if (XIsTerms(p)) {
-    return Bf16Terms{.data = static_cast<const uint16_t*>(p.x.data), .stride = static_cast<int32_t>(p.x_stride)};
+    return Bf16Terms{.data = static_cast<const uint16_t*>(p.x.data), .stride = static_cast<uint32_t>(p.x_stride)};
   }
   return LaunchSplit({.data = p.x.data,
                       .format = FormatOf(p.x.dtype),
@@ -83,7 +101,7 @@ absl::Status LaunchBySlices(const ProjectionParams& p, const Bf16Terms& x, float
                                                          .fp8_scales = p.weight.scales},
                                                         workspace, stream));
     part.weight.data = w.data;
-    GDN_RETURN_IF_ERROR(LaunchTermsGemm({&part, 1}, x, w, stream));
+    GDN_RETURN_IF_ERROR(LaunchTermsGemm({&part, 1}, x, w, /*part_sums=*/nullptr, stream));
   }
   return absl::OkStatus();
 }
@@ -98,25 +116,30 @@ bool UsesMatrixUnits(const ProjectionParams& params, const Stream& stream) {
          !LiesAsHalves(params.weight) && !TakesHalves(params);
 }
 
-int64_t TermsFloats(absl::Span<const ProjectionParams> params) {
+int64_t TermsFloats(absl::Span<const ProjectionParams> params, const Stream& stream) {
   if (params.empty()) return 0;
-  const Parts parts(params);
+  const Pieces pieces(params);
   int64_t of_weights = 0;
+  ProjectionList of_terms;
   for (const ProjectionParams& p : params) {
-    if (WeightIsTerms(p)) continue;
-    of_weights = std::max(of_weights, parts.OutputsAtOnce(p) * FloatsOfTerms(p.weight.format, p.weight.cols));
+    if (WeightIsTerms(p)) {
+      of_terms.push_back(p);
+    } else {
+      of_weights = std::max(of_weights, pieces.OutputsAtOnce(p) * FloatsOfTerms(p.weight.format, p.weight.cols));
+    }
   }
-  return parts.x_floats + of_weights;
+  return pieces.x_floats + std::max(of_weights, pieces.PartSums(of_terms, stream));
 }
 
 absl::Status LaunchOnMatrixUnits(absl::Span<const ProjectionParams> params, float* workspace, const Stream& stream) {
   const int64_t rows = params[0].rows;
-  const Parts parts(params);
-  for (int64_t first = 0; first < rows; first += parts.rows) {
-    absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> of_terms;
-    absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch> others;
+  const Pieces pieces(params);
+  float* const after_x = workspace == nullptr ? nullptr : workspace + pieces.x_floats;
+  for (int64_t first = 0; first < rows; first += pieces.rows) {
+    ProjectionList of_terms;
+    ProjectionList others;
     for (ProjectionParams p : params) {
-      p.rows = std::min(parts.rows, rows - first);
+      p.rows = std::min(pieces.rows, rows - first);
       p.x = p.x.From(first * p.x_stride);
       p.y = p.y.From(first * p.y_stride);
       (WeightIsTerms(p) ? of_terms : others).push_back(p);
@@ -124,12 +147,12 @@ absl::Status LaunchOnMatrixUnits(absl::Span<const ProjectionParams> params, floa
     const ProjectionParams& any = of_terms.empty() ? others[0] : of_terms[0];
     GDN_ASSIGN_OR_RETURN(const Bf16Terms x, TermsOfX(any, workspace, stream));
     if (!of_terms.empty()) {
-      GDN_RETURN_IF_ERROR(AreFewTerms(any.rows)
-                              ? LaunchFewTerms(of_terms, x, stream)
-                              : LaunchTermsGemm(of_terms, x, {.stride = TermsStride(any.weight.cols)}, stream));
+      GDN_RETURN_IF_ERROR(AreFewTerms(any.rows) ? LaunchFewTerms(of_terms, x, stream)
+                                                : LaunchTermsGemm(of_terms, x, {.stride = TermsStride(any.weight.cols)},
+                                                                  after_x, stream));
     }
     for (const ProjectionParams& p : others) {
-      GDN_RETURN_IF_ERROR(LaunchBySlices(p, x, workspace + parts.x_floats, parts.OutputsAtOnce(p), stream));
+      GDN_RETURN_IF_ERROR(LaunchBySlices(p, x, after_x, pieces.OutputsAtOnce(p), stream));
     }
   }
   return absl::OkStatus();

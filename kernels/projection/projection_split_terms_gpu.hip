@@ -98,7 +98,7 @@ __global__ __launch_bounds__(kThreads) void SplitKernel(SplitArgs p) {
 }  // namespace
 
 absl::StatusOr<Bf16Terms> LaunchSplit(const RowsToSplit& rows, float* to, const Stream& stream) {
-  const int32_t stride = TermsStride(rows.features);
+  const uint32_t stride = TermsStride(rows.features);
   auto* const terms = reinterpret_cast<uint16_t*>(to);
   const Bf16Terms split{.data = terms, .stride = stride, .plane = rows.rows * stride, .terms = TermsOf(rows.format)};
   const bool quantised = !IsPlain(rows.format);
@@ -106,7 +106,7 @@ absl::StatusOr<Bf16Terms> LaunchSplit(const RowsToSplit& rows, float* to, const 
                        .planes = quantised ? PackedPlanesOf(rows.format, rows.features) : PackedPlanes{},
                        .vector = !quantised && rows.features % 4 == 0 &&
                                  AllowsRaw4(rows.data, static_cast<DType>(rows.format), rows.stride),
-                       .eights = static_cast<uint32_t>(stride / 8),
+                       .eights = stride / 8,
                        .to = terms,
                        .plane = split.plane,
                        .terms = split.terms};

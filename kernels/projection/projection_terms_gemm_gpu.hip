@@ -3,12 +3,14 @@
 // Order of a sum: bf16_terms_gpu.h.
 // Threads: a team is four waves. W is the matrix unit's A, 64 outputs a team; x^T is its B, so a row's sums do not
 // depend on its neighbours. Stages pass through LDS by copies that run ahead by all stages but one.
-// Many rows: one to three teams share a tile's outputs; totals are in registers. Up to 32 rows: four teams take
-// neighbouring groups of the same 64 outputs, because a team waits for its copies, units and barriers most of the time.
-// Their sums meet in LDS, and are added in the groups' order while the next groups are multiplied.
-// Resources: 96 to 227 KB of LDS a block; two registers a sum, for the group's and the total. Bound by the L2 cache for
-// one term each, else by matrix units.
+// One to three teams share a tile's outputs; totals are in registers. Multiprocessors hold several blocks of one team,
+// because a team waits for its copies, units and barriers most of the time.
+// A decode's parts may have blocks of their own, because its tiles alone would leave processors idle or draw more from
+// the L2 cache: the block of a tile that ends last adds what the others have kept in memory.
+// Resources: 55 to 227 KB of LDS a block; three registers a sum, for the group's, the part's and the total. Bound by
+// the L2 cache for one term each, else by matrix units.
 
+#include <algorithm>
 #include <limits>
 #include <type_traits>
 
@@ -25,36 +27,35 @@ constexpr int kWave = 32;
 constexpr int kTeamThreads = 4 * kWave;
 constexpr int kTeamOutputs = 64;
 
-// Tiles of 64 kTeams outputs x kRowsOfTile rows, kBlocks blocks a multiprocessor. kGroupsOfRound groups are computed at
-// the same time, each by kTeams teams.
-template <int kTermsOfX, int kTermsOfW, int kTeamsOfBlock, int kRowsOfTile, int kBlocks, int kGroupsOfRound = 1>
+// Tiles of 64 kTeams outputs x kRowsOfTile rows, kBlocks blocks a multiprocessor.
+template <int kTermsOfX, int kTermsOfW, int kTeamsOfBlock, int kRowsOfTile, int kBlocks>
 struct Tile {
   static constexpr int kXTerms = kTermsOfX;
   static constexpr int kWTerms = kTermsOfW;
+  static constexpr int kProducts = kXTerms * kWTerms == 9 ? 6 : kXTerms * kWTerms;  // of terms
   static constexpr int kTeams = kTeamsOfBlock;
-  static constexpr int kGroups = kGroupsOfRound;
-  static constexpr int kGroupThreads = kTeams * kTeamThreads;
-  static constexpr int kThreads = kGroups * kGroupThreads;
+  static constexpr int kGroups = 1;
+  static constexpr int kThreads = kTeams * kTeamThreads;
+  static constexpr int kGroupThreads = kThreads;
   static constexpr int kOutputs = kTeams * kTeamOutputs;
   static constexpr int kRows = kRowsOfTile;
   static constexpr int kResident = kBlocks;
   static constexpr int kBs = kRows / 8;
   static constexpr int kResults = kOutputs * kRows;
-  static constexpr bool kKeepsAddresses = kGroups > 1;  // else those of all rows would occupy registers
+  static constexpr bool kKeepsAddresses = kRows <= 64;          // else those of all rows would occupy registers
+  static constexpr bool kAddsParts = kTeams * kRows < 3 * 128;  // else registers hold the sums of one part only
 
   static constexpr int kWRows = kWTerms * kOutputs;  // of a stage: W's, term after term, then x's
   static constexpr int kStageRows = kWRows + kXTerms * kRows;
   static constexpr int kStageFloats = kStageRows * kTileRowFloats;
-  static constexpr int kSumFloats = kGroups == 1 ? 4 : 2 * kGroups * kResults;  // of two rounds
-  static constexpr int kStagesThatFit = (LdsFloatsOfBlock(kBlocks) - kSumFloats) / (kGroups * kStageFloats);
+  static constexpr int kStagesThatFit = (LdsFloatsOfBlock(kBlocks) - 4) / kStageFloats;
   static constexpr int kStages = kStagesThatFit < 5 ? kStagesThatFit : 5;
   static_assert(kStages >= 2);
   static constexpr int kStagesFloats = kStages * kStageFloats;
-  using Lds = LdsArray<float, kGroups * kStagesFloats>;
-  using SumsLds = LdsArray<float, kSumFloats>;
+  using Lds = LdsArray<float, kStagesFloats>;
   struct Shared {
     Lds floats;
-    SumsLds sums;
+    LdsArray<uint32_t, 4> arrived;
   };
 };
 
@@ -82,7 +83,7 @@ __device__ __forceinline__ void MultiplyGroup(typename T::Lds& lds, int at, int 
 template <typename T, typename Function>
 __device__ __forceinline__ void ForEachSum(const Function& function) {
   const int lane = static_cast<int>(threadIdx.x) % kWave;
-  const int output = ThreadOfGroup<T>() / kWave * 16 + lane / 4;
+  const int output = static_cast<int>(threadIdx.x) / kWave * 16 + lane / 4;
 #pragma unroll
   for (int j = 0; j < T::kBs; ++j) {
 #pragma unroll
@@ -90,48 +91,89 @@ __device__ __forceinline__ void ForEachSum(const Function& function) {
   }
 }
 
-// The totals of a tile with one group a round: a lane has those of its own sums.
+// A lane's totals of the places of its sums.
 template <typename T>
-class TotalsOfSums {
+class Totals {
  public:
-  __device__ __forceinline__ void BeginRound(typename T::SumsLds& /*lds*/, int32_t /*round*/) {}
-  __device__ __forceinline__ void EndRound(typename T::SumsLds& /*lds*/, int32_t /*round*/, int /*group*/,
-                                           const Sums<T>& sums) {
+  __device__ __forceinline__ void Add(const Sums<T>& sums) {
 #pragma unroll
     for (int j = 0; j < T::kBs; ++j) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) totals_[j][k] += sums[j][k];
+      for (int k = 0; k < 4; ++k) of_part_[j][k] += sums[j][k];
     }
   }
-  __device__ __forceinline__ void End(typename T::SumsLds& /*lds*/, int32_t /*rounds*/, int32_t /*groups*/) {}
+  __device__ __forceinline__ void EndPart() {
+    if constexpr (T::kAddsParts) {
+#pragma unroll
+      for (int j = 0; j < T::kBs; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          totals_[j][k] += of_part_[j][k];
+          of_part_[j][k] = 0.0f;
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void Keep(float* to) const {
+#pragma unroll
+    for (int j = 0; j < T::kBs; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) to[(j * 4 + k) * T::kThreads + threadIdx.x] = Places()[j][k];
+    }
+  }
+  __device__ __forceinline__ void AddKept(const float* from, int parts, int own) {
+    constexpr int kAtOnce = T::kBs < 4 ? T::kBs : 4;
+#pragma unroll
+    for (int first = 0; first < T::kBs; first += kAtOnce) {
+      float totals[kAtOnce][4] = {};
+#pragma unroll 1
+      for (int part = 0; part < parts; ++part) {
+        const float* const kept = from + part * T::kResults + first * 4 * T::kThreads + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < kAtOnce * 4; ++i) {
+          totals[i / 4][i % 4] += part == own ? Places()[first + i / 4][i % 4] : LoadFromBlocks(kept + i * T::kThreads);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce * 4; ++i) Places()[first + i / 4][i % 4] = totals[i / 4][i % 4];
+    }
+  }
   __device__ __forceinline__ void Store(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
                                         int32_t first_output) const {
     ForEachSum<T>([&](int row, int output, int j, int k) {
-      StoreTotal(p, m, first_row + row, first_output + output, totals_[j][k]);
+      StoreTotal(p, m, first_row + row, first_output + output, Places()[j][k]);
     });
   }
 
  private:
+  // The sums of all parts; of the only one if there is one.
+  __device__ __forceinline__ Sums<T>& Places() { return T::kAddsParts ? totals_ : of_part_; }
+  __device__ __forceinline__ const Sums<T>& Places() const { return T::kAddsParts ? totals_ : of_part_; }
+
+  Sums<T> of_part_ = {};
   Sums<T> totals_ = {};
 };
 
-// The totals of a tile with several groups a round: rounds take turns in two halves of the sums in LDS.
+// Returns true if the block shall store its totals. If its tile's parts have blocks of their own, that is the block
+// which ends last, and its totals are the sums of all parts then. `number`: the tile's.
 template <typename T>
-class TotalsOfRounds : public GroupTotals<T> {
- public:
-  // Adds the round before. Comes after a barrier.
-  __device__ __forceinline__ void BeginRound(typename T::SumsLds& lds, int32_t round) {
-    if (round > 0) this->Add(lds, (round - 1) % 2 * T::kGroups, T::kGroups);
+__device__ __forceinline__ bool SumOfBlocks(const TermsArgs& args, uint32_t number, Totals<T>& totals,
+                                            LdsArray<uint32_t, 4>& lds) {
+  const auto parts = static_cast<int>(gridDim.y);
+  if (parts == 1) return true;
+  float* const kept = args.part_sums + uint64_t{number} * parts * T::kResults;
+  totals.Keep(kept + blockIdx.y * T::kResults);
+  ShowToBlocks();
+  SyncThreads();
+  if (threadIdx.x == 0) {
+    lds[0] = ArriveAt(args.p.counters + number);
+    if (lds[0] + 1 == gridDim.y) StoreForBlocks(args.p.counters + number, 0);
   }
-  __device__ __forceinline__ void EndRound(typename T::SumsLds& lds, int32_t round, int group, const Sums<T>& sums) {
-    const int number = round % 2 * T::kGroups + group;
-    ForEachSum<T>([&](int row, int output, int j, int k) { lds[this->PlaceOf(number, row, output)] = sums[j][k]; });
-  }
-  __device__ __forceinline__ void End(typename T::SumsLds& lds, int32_t rounds, int32_t groups) {
-    SyncThreads();
-    this->Add(lds, (rounds - 1) % 2 * T::kGroups, groups - (rounds - 1) * T::kGroups);
-  }
-};
+  SyncThreads();
+  if (lds[0] + 1 != gridDim.y) return false;
+  totals.AddKept(kept, parts, static_cast<int>(blockIdx.y));
+  return true;
+}
 
 template <typename T>
 __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(TermsArgs args) {
@@ -143,100 +185,149 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(Ter
   const ProjectionMatrix m = MatrixOfTile(p, tile);
   const int64_t first_row = int64_t{row_tile} * T::kRows;
   const int32_t first_output = (tile - m.first_tile) * T::kOutputs;
-  const int group_of_round = GroupOfThread<T>();
-  const int team = ThreadOfGroup<T>() / kTeamThreads;
-  const int start = group_of_round * T::kStagesFloats;
+  const int team = static_cast<int>(threadIdx.x) / kTeamThreads;
+  const GroupRange groups(args);
 
-  Stages<T> stages(args, m, first_output, first_row, s.floats);
+  Stages<T> stages(args, m, first_output, first_row, groups, s.floats);
   stages.Begin();
-  std::conditional_t<T::kGroups == 1, TotalsOfSums<T>, TotalsOfRounds<T>> totals;
-  const int32_t groups = (p.features + kGroupFeatures - 1) / kGroupFeatures;
-  const int32_t rounds = (groups + T::kGroups - 1) / T::kGroups;
+  Totals<T> totals;
+  int32_t left = args.part_groups;  // of the part
   int at = 0;
 #pragma unroll 1
-  for (int32_t round = 0; round < rounds; ++round) {
+  for (int32_t group = 0; group < groups.count; ++group) {
     WaitForCopies<T::kStages - 2>();
     ShowCopiesToTileUnits();
-    SyncThreads();  // the round's groups are there, and nobody reads those before them
-    const int next = (at == 0 ? T::kStagesFloats : at) - T::kStageFloats;
-    if constexpr (T::kGroups > 1) stages.Copy(round + T::kStages - 1, next);  // memory is slower than the units
+    SyncThreads();  // the group is there, and nobody reads the one before it
     Sums<T> sums;
-    MultiplyGroup<T>(s.floats, start + at, team, sums);
-    if constexpr (T::kGroups == 1) stages.Copy(round + T::kStages - 1, next);
-    if (round + T::kStages >= rounds) LetNextKernelBegin();
-    totals.BeginRound(s.sums, round);
+    MultiplyGroup<T>(s.floats, at, team, sums);
+    stages.Copy(group + T::kStages - 1, (at == 0 ? T::kStagesFloats : at) - T::kStageFloats);
+    if (group + T::kStages >= groups.count) LetNextKernelBegin();
     WaitForTile(sums);
-    totals.EndRound(s.sums, round, group_of_round, sums);
+    totals.Add(sums);
+    if (--left == 0) {
+      totals.EndPart();
+      left = args.part_groups;
+    }
     at += T::kStageFloats;
     if (at == T::kStagesFloats) at = 0;
   }
-  totals.End(s.sums, rounds, groups);
-  totals.Store(p, m, first_row, first_output);
+  totals.EndPart();
+  if (SumOfBlocks<T>(args, blockIdx.x, totals, s.arrived)) totals.Store(p, m, first_row, first_output);
 }
 
-// The time of tiles T, in results of a multiprocessor: whole rounds of blocks. Small tiles read the L2 cache more
-// often for each product. The factors are measured: of tiles with several groups on an H200, of others on an H100.
+// How long parts of the work take on an H200, in ns. They fit its times of two projections of 16 to 2,048 rows, so that
+// the tiles that they choose take at most a fourth longer than the fastest.
+constexpr int64_t kBeginTime = 2200;  // of a block, until its first stage is there
+constexpr int64_t kGroupTime = 140;   // of a group, besides its products
+constexpr int64_t kSumTime = 3700;    // of parts that have blocks of their own, besides their sums
+// Bytes a ns that a multiprocessor reads; alone, a block waits for its barriers most of the time.
 template <typename T>
-int64_t CostOf(absl::Span<const ProjectionParams> params, const Stream& stream) {
-  constexpr int64_t kFactor = T::kGroups > 1 ? (T::kRows > 16 ? 40 : 60) : T::kTeams == 1 ? 15 : 13 - T::kTeams;
-  const int64_t blocks = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
-  return CeilDivide(blocks, int64_t{stream.processors} * T::kResident) * T::kResident * T::kOutputs * T::kRows *
-         kFactor;
-}
+[[maybe_unused]] constexpr int64_t kBandwidth = T::kResident == 1 ? 54 : 97;
+// Of the products of a group: the units take as long for no rows as for 16.
+template <typename T>
+[[maybe_unused]] constexpr int64_t kProductsTime = (T::kRows + 16) * (T::kTeams * T::kProducts) * 29 / 20;
+
+// How a call is done.
+struct Plan {
+  int64_t time = std::numeric_limits<int64_t>::max();
+  int64_t part_sums = 0;  // floats
+  absl::Status (*launch)(absl::Span<const ProjectionParams>, TermsArgs, int64_t parts, const Stream&) = nullptr;
+  int64_t parts = 1;  // blocks a tile
+};
 
 template <typename T>
-absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
+absl::Status LaunchTile(absl::Span<const ProjectionParams> params, TermsArgs args, int64_t parts,
                         const Stream& stream) {
-  const TermsArgs args{
-      .p = MakeProjectionArgs(params, T::kRows, T::kOutputs), .x = x, .w = w, .w_is_ready = w.data == nullptr};
-  const Grid grid{.x = args.p.tiles(), .early = true, .lds_bytes = sizeof(typename T::Shared)};
+  args.p = MakeProjectionArgs(params, T::kRows, T::kOutputs);
+  args.p.counters = stream.counters;
+  const Grid grid{.x = args.p.tiles(), .y = parts, .early = true, .lds_bytes = sizeof(typename T::Shared)};
   return Launch("projection_terms_gemm", TermsGemmKernel<T>, grid, T::kThreads, stream, args);
 }
 
-template <int kXTerms, int kWTerms>
-absl::Status LaunchTerms(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
-                         const Stream& stream) {
-  using Small = Tile<kXTerms, kWTerms, 1, 64, 2>;
-  int64_t least = CostOf<Small>(params, stream);
-  auto* launch = LaunchTile<Small>;
-  const auto consider = [&]<typename T>(std::type_identity<T>) {
-    const int64_t cost = CostOf<T>(params, stream);
-    if (cost > least) return;
-    least = cost;
-    launch = LaunchTile<T>;
-  };
-  if constexpr (kWTerms == 1) {  // more would leave LDS for one stage only
-    using Some = Tile<kXTerms, 1, 1, 32, 1, 4>;
-    if (params[0].rows <= Some::kRows) least = std::numeric_limits<int64_t>::max();
-    consider(std::type_identity<Some>());
-    if (params[0].rows <= Some::kRows) {
-      consider(std::type_identity<Tile<kXTerms, 1, 1, 16, 1, 4>>());
-      return launch(params, x, w, stream);
-    }
+template <typename T>
+void Consider(absl::Span<const ProjectionParams> params, bool may_split, const Stream& stream, Plan& best) {
+  const int64_t tiles = OutputTiles(params, T::kOutputs) * CeilDivide(params[0].rows, T::kRows);
+  const int64_t groups = CeilDivide(params[0].weight.cols, kGroupFeatures);
+  const int64_t all_parts = CeilDivide(groups, PartGroups(params[0].path));
+  for (const int64_t parts : {int64_t{1}, all_parts}) {
+    if (parts == 1 && all_parts > 1 && !T::kAddsParts) continue;
+    if (parts > 1 && (!may_split || tiles > kStreamCounters)) continue;
+    const int64_t part_sums = parts == 1 ? 0 : tiles * parts * T::kResults;
+    if (part_sums > kMostPartSums) continue;
+    // Blocks of a multiprocessor run at the same time.
+    const auto time_of = [&](int64_t blocks) {
+      const int64_t group = std::max(
+          {kGroupTime + kProductsTime<T>, blocks * kProductsTime<T>, blocks * T::kStageFloats * 4 / kBandwidth<T>});
+      return blocks == 0 ? 0 : kBeginTime + CeilDivide(groups, parts) * group;
+    };
+    const int64_t at_once = int64_t{stream.processors} * T::kResident;
+    const int64_t blocks = tiles * parts;
+    int64_t time = blocks / at_once * time_of(T::kResident) + time_of(CeilDivide(blocks % at_once, stream.processors));
+    if (parts > 1) time += kSumTime + part_sums * 26 / (int64_t{stream.processors} * kBandwidth<T>);
+    if (time < best.time) best = {time, part_sums, LaunchTile<T>, parts};
   }
+}
+
+template <int kXTerms, int kWTerms>
+Plan Fastest(absl::Span<const ProjectionParams> params, bool may_split, const Stream& stream) {
+  Plan best;
+  const auto consider = [&]<typename... T>(std::type_identity<T>...) {
+    (Consider<T>(params, may_split, stream, best), ...);
+  };
+  consider(std::type_identity<Tile<kXTerms, kWTerms, 1, 64, 2>>());
   if constexpr (kXTerms * kWTerms < 9) {  // nine would leave LDS for two stages only
     consider(std::type_identity<Tile<kXTerms, kWTerms, 2, 128, 1>>());
   }
-  if constexpr (kXTerms * kWTerms == 1) {  // the only one that has registers and LDS for three teams
-    consider(std::type_identity<Tile<1, 1, 3, 128, 1>>());
+  if constexpr (kWTerms == 1) {  // more would leave LDS for one stage only
+    consider(std::type_identity<Tile<kXTerms, 1, 1, 16, 3>>(), std::type_identity<Tile<kXTerms, 1, 1, 32, 2>>(),
+             std::type_identity<Tile<kXTerms, 1, 2, 32, 2>>(),
+             std::type_identity<Tile<kXTerms, 1, 2, 64, kXTerms == 1 ? 2 : 1>>());
   }
-  return launch(params, x, w, stream);
+  if constexpr (kXTerms * kWTerms == 1) {  // the only ones that have registers and LDS for them
+    consider(std::type_identity<Tile<1, 1, 1, 64, 3>>(), std::type_identity<Tile<1, 1, 3, 128, 1>>());
+  }
+  return best;
+}
+
+// A template, so that builds without waves of 32 have no kernels.
+template <int kWaveLanes>
+Plan PlanOf(absl::Span<const ProjectionParams> params, int x_terms, int w_terms, bool may_split, const Stream& stream) {
+  static_assert(kWaveLanes == kWave);
+  const auto fastest =
+      x_terms == 1 ? (w_terms == 1 ? Fastest<1, 1> : Fastest<1, 3>) : (w_terms == 1 ? Fastest<3, 1> : Fastest<3, 3>);
+  return fastest(params, may_split && stream.counters != nullptr, stream);
 }
 
 }  // namespace
 
 absl::Status LaunchTermsGemm(absl::Span<const ProjectionParams> params, const Bf16Terms& x, const Bf16Terms& w,
-                             const Stream& stream) {
+                             float* part_sums, const Stream& stream) {
   return WithWaveWidth(stream, "projection_terms_gemm", [&](auto wave) -> absl::Status {
     if constexpr (wave() == kWave) {
-      if (x.terms == 1) {
-        return w.terms == 1 ? LaunchTerms<1, 1>(params, x, w, stream) : LaunchTerms<1, 3>(params, x, w, stream);
-      }
-      return w.terms == 1 ? LaunchTerms<3, 1>(params, x, w, stream) : LaunchTerms<3, 3>(params, x, w, stream);
+      const Plan plan = PlanOf<wave()>(params, x.terms, w.terms, /*may_split=*/part_sums != nullptr, stream);
+      const TermsArgs args{.p = {},
+                           .x = x,
+                           .w = w,
+                           .w_is_ready = w.data == nullptr,
+                           .part_groups = PartGroups(params[0].path),
+                           .part_sums = part_sums};
+      return plan.launch(params, args, plan.parts, stream);
     } else {
       return absl::InternalError("matrix units need waves of 32");
     }
   });
+}
+
+int64_t PartSumsFloats(absl::Span<const ProjectionParams> params, int x_terms, const Stream& stream) {
+  if (params[0].rows > kMostPartSums) return 0;  // sizes of a call that is not validated could overflow
+  int64_t floats = 0;
+  (void)WithWaveWidth(stream, "projection_terms_gemm", [&](auto wave) -> absl::Status {
+    if constexpr (wave() == kWave) {
+      floats = PlanOf<wave()>(params, x_terms, /*w_terms=*/1, /*may_split=*/true, stream).part_sums;
+    }
+    return absl::OkStatus();
+  });
+  return floats;
 }
 
 }  // namespace gdn::gpu

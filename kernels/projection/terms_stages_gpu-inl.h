@@ -1,5 +1,4 @@
-// Device code for the kernels on matrix units (bf16_terms_gpu.h): terms on their way to LDS, and sums of groups on
-// theirs to memory.
+// Device code for the kernels on matrix units (bf16_terms_gpu.h): terms on their way to LDS.
 //
 // A stage is a group of kGroupFeatures features of a tile's outputs and rows: W's rows, term after term, then x's. Its
 // rows lie as mma_tile.h says. A group's threads copy its stages, which run ahead by all but one.
@@ -10,12 +9,9 @@
 //   kStagesFloats                                floats of a group's stages; those of groups lie side by side in LDS
 //   kKeepsAddresses                              whether a thread's addresses stay in registers
 //   Lds                                          the array with the stages
-// and, for GroupTotals,
-//   kThreads, kResults                           threads of the block; kOutputs x kRows
-//   SumsLds                                      the array with the groups' sums, kResults each
 // Thread safety: all threads of a block make the same calls.
 //
-//   Stages<T> stages(args, m, first_output, first_row, s.floats);
+//   Stages<T> stages(args, m, first_output, first_row, GroupRange(args), s.floats);
 //   stages.Begin();
 //   WaitForCopies<T::kStages - 2>();
 #pragma once
@@ -28,17 +24,35 @@
 
 namespace gdn::gpu {
 
-static_assert(kTileFeatures == kGroupFeatures);
+static_assert(kTileFeatures == kGroupFeatures && kPartFeatures % (8 * kGroupFeatures) == 0);
 
 // Returns the floats of LDS that one of `blocks` blocks of a multiprocessor may have: of 228 KB, the device keeps one
 // for each block.
 constexpr int LdsFloatsOfBlock(int blocks) { return (228 / blocks - 1) * 256; }
+
+// Returns the groups of a part, a multiple of any tile's kGroups. A sum in one part has more than there are.
+inline int32_t PartGroups(ProjectionPath path) {
+  return path == ProjectionPath::kRowStable ? kPartFeatures / kGroupFeatures : 1 << 20;
+}
 
 struct TermsArgs {
   ProjectionArgs p;
   Bf16Terms x;
   Bf16Terms w;      // without data
   bool w_is_ready;  // no kernel writes it
+  int32_t part_groups;
+  float* part_sums;  // of tile after tile, of each part the block's threads' totals; if parts have blocks of their own
+};
+
+// The groups of a block: of its part or of all, if the grid has one block a tile.
+struct GroupRange {
+  int32_t first, count;
+
+  __device__ __forceinline__ explicit GroupRange(const TermsArgs& args) {
+    const int32_t all = (args.p.features + kGroupFeatures - 1) / kGroupFeatures;
+    first = static_cast<int32_t>(blockIdx.y) * args.part_groups;
+    count = gridDim.y == 1 ? all : min(args.part_groups, all - first);
+  }
 };
 
 // Return the number of this thread's group in a round, and its own among the group's threads. With one group they are
@@ -52,24 +66,25 @@ __device__ __forceinline__ int ThreadOfGroup() {
   return T::kGroups == 1 ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % T::kGroupThreads;
 }
 
-// A tile's stages of every kGroups'th group. Outputs that do not exist are copies of the last one. Rows of x that do
-// not exist are copies of the last one too or, with kKeepsAddresses, zeros, as are groups of a round that has others:
-// zeros spare few rows the reads, but made a layer's prefill of 512 tokens take 355 us instead of 327.
+// A tile's stages of every kGroups'th group of a range. Outputs that do not exist are copies of the last one. Rows of x
+// that do not exist are zeros with kKeepsAddresses, as are groups of a round that has others: many blocks that read one
+// row wait for each other. Else they are copies of the last row, because registers are short.
 template <typename T>
 class Stages {
  public:
   __device__ __forceinline__ Stages(const TermsArgs& args, const ProjectionMatrix& m, int32_t first_output,
-                                    int64_t first_row, typename T::Lds& lds)
+                                    int64_t first_row, const GroupRange& groups, typename T::Lds& lds)
       : args_(args),
-        w_(static_cast<const uint16_t*>(m.weight)),
-        x_(args.x.data + first_row * args.x.stride),
-        outputs_(m.outputs),
-        first_output_(first_output),
-        last_row_(static_cast<int32_t>(min(args.p.rows - 1 - first_row, int64_t{T::kRows}))),
+        w_(static_cast<const uint16_t*>(m.weight) + groups.first * kGroupFeatures),
+        x_(args.x.data + first_row * args.x.stride + groups.first * kGroupFeatures),
+        features_(min(args.p.features - groups.first * kGroupFeatures, groups.count * kGroupFeatures)),
+        outputs_(static_cast<uint32_t>(m.outputs)),
+        first_output_(static_cast<uint32_t>(first_output)),
+        last_row_(static_cast<uint32_t>(min(args.p.rows - 1 - first_row, int64_t{T::kRows}))),
         lds_(lds) {
     if constexpr (T::kKeepsAddresses) {
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) from_[i] = AddressOf(i * kRowStep, Row());
+      for (int i = 0; i < kCopies; ++i) from_[i] = AddressOf(PlaceOf(i * kRowStep, Row()), /*feature=*/0);
     }
   }
 
@@ -96,49 +111,67 @@ class Stages {
   static constexpr int kRowStep = T::kGroupThreads / kTileParts;
   static constexpr int kCopies = (T::kStageRows + kRowStep - 1) / kRowStep;
 
-  static __device__ __forceinline__ int32_t Row() { return ThreadOfGroup<T>() / kTileParts; }
+  // Unsigned, because a remainder of signed numbers takes several instructions, and copies are bound by those.
+  static __device__ __forceinline__ uint32_t Row() { return static_cast<uint32_t>(ThreadOfGroup<T>()) / kTileParts; }
 
   template <int kFirst, int kEnd>
   __device__ __forceinline__ void CopyRows(int32_t round, int at) {
-    if (round * T::kGroups * kGroupFeatures >= args_.p.features) return;
-    const int part = static_cast<int>(threadIdx.x) % kTileParts;
-    const int32_t feature = (round * T::kGroups + GroupOfThread<T>()) * kGroupFeatures + part * 8;
-    const bool exists = feature < args_.p.features;
-    int32_t row = Row();
-    if constexpr (!T::kKeepsAddresses) row = static_cast<int32_t>(NotHoisted(static_cast<uint32_t>(row)));
+    if (round * T::kGroups * kGroupFeatures >= features_) return;
+    const uint32_t part = threadIdx.x % kTileParts;
+    const int32_t own = (round * T::kGroups + GroupOfThread<T>()) * kGroupFeatures + static_cast<int32_t>(part) * 8;
+    const bool exists = own < features_;
+    const int32_t feature = exists ? own : 0;
+    uint32_t row = Row();
+    if constexpr (!T::kKeepsAddresses) row = NotHoisted(row);
+    at += GroupOfThread<T>() * T::kStagesFloats;
+    // A step is a multiple of a part's turns, or half of them.
+    const int place = TilePartAt(row, part);
+    static_assert(kRowStep % kTileParts == 0 || kRowStep == kTileParts / 2);
 #pragma unroll
     for (int first = kFirst; first < kEnd; first += kRowStep) {
-      if (first + kRowStep > kEnd && first + row >= kEnd) break;
-      const uint16_t* const from = T::kKeepsAddresses ? from_[first / kRowStep] : AddressOf(first, row);
-      const bool copied = exists && (!T::kKeepsAddresses || from != nullptr);
-      CopyAsync16(lds_, GroupOfThread<T>() * T::kStagesFloats + at + TilePartAt(first + row, part),
-                  reinterpret_cast<const float*>(exists ? from + feature : from), copied);
+      if (first + kRowStep > kEnd && static_cast<uint32_t>(first) + row >= static_cast<uint32_t>(kEnd)) break;
+      const uint16_t* const from =
+          T::kKeepsAddresses ? from_[first / kRowStep] + feature : AddressOf(PlaceOf(first, row), feature);
+      CopyAsync16(lds_, at + (place ^ first % kTileParts * kTilePartFloats) + first * kTileRowFloats,
+                  reinterpret_cast<const float*>(from), exists && IsRead(PlaceOf(first, row)));
     }
   }
 
-  // Returns where row `first` + `row` of a stage begins in memory; null, with kKeepsAddresses, if x has no such row.
+  // A row of a stage: number `row` of W's or of x's term.
+  struct Place {
+    bool of_x;
+    int term;
+    uint32_t row;
+  };
   // `first` is a constant, a multiple of kRowStep.
   static_assert(T::kOutputs % kRowStep == 0);
-  __device__ __forceinline__ const uint16_t* AddressOf(int first, int32_t row) const {
-    if (first < T::kWRows) {
-      const int32_t output = min(first_output_ + first % T::kOutputs + row, outputs_ - 1);
-      return w_ + first / T::kOutputs * args_.w.plane + output * int64_t{args_.w.stride};
-    }
-    int term = (first - T::kWRows) / T::kRows;
-    row += (first - T::kWRows) % T::kRows;
-    if ((first - T::kWRows) % T::kRows + kRowStep > T::kRows && row >= T::kRows) {
-      row -= T::kRows;
-      ++term;
-    }
-    if (T::kKeepsAddresses && row > last_row_) return nullptr;
-    return x_ + term * args_.x.plane + min(row, last_row_) * int64_t{args_.x.stride};
+  static __device__ __forceinline__ Place PlaceOf(int first, uint32_t row) {
+    if (first < T::kWRows) return {false, first / T::kOutputs, row + first % T::kOutputs};
+    const int term = (first - T::kWRows) / T::kRows;
+    const int of_term = (first - T::kWRows) % T::kRows;
+    row += of_term;
+    if (of_term + kRowStep > T::kRows && row >= uint32_t{T::kRows}) return {true, term + 1, row - T::kRows};
+    return {true, term, row};
+  }
+  __device__ __forceinline__ const uint16_t* AddressOf(const Place& at, int32_t feature) const {
+    return at.of_x ? RowFrom(x_ + feature + at.term * args_.x.plane, min(at.row, last_row_), args_.x.stride)
+                   : RowFrom(w_ + feature + at.term * args_.w.plane, min(first_output_ + at.row, outputs_ - 1),
+                             args_.w.stride);
+  }
+  __device__ __forceinline__ bool IsRead(const Place& at) const {
+    return !T::kKeepsAddresses || !at.of_x || at.row <= last_row_;
+  }
+  // In bytes, which is one multiply-add.
+  static __device__ __forceinline__ const uint16_t* RowFrom(const uint16_t* first, uint32_t row, uint32_t stride) {
+    return reinterpret_cast<const uint16_t*>(reinterpret_cast<const char*>(first) + uint64_t{row} * (stride * 2));
   }
 
   const TermsArgs& args_;
   const uint16_t* const w_;
   const uint16_t* const x_;
-  const int32_t outputs_, first_output_;
-  const int32_t last_row_;  // from the tile's first on
+  const int32_t features_;  // of the range
+  const uint32_t outputs_, first_output_;
+  const uint32_t last_row_;  // from the tile's first on
   typename T::Lds& lds_;
   const uint16_t* from_[T::kKeepsAddresses ? kCopies : 1];
 };
@@ -147,44 +180,5 @@ class Stages {
                                                             int64_t row, int32_t output, float total) {
   if (row < p.rows && output < m.outputs) StoreElement(m.y, m.y_dtype, row * m.y_stride + output, total);
 }
-
-// A thread's totals of a tile whose groups' sums lie in LDS, group by group: each kThreads'th.
-template <typename T>
-class GroupTotals {
- public:
-  // Returns where the sum of a row and output is, of group number `group` in LDS. Pairs of rows are turned by eight
-  // outputs, so that the sums of a wave lie in different banks.
-  static __device__ __forceinline__ int PlaceOf(int group, int row, int output) {
-    return group * T::kResults + row * T::kOutputs + (output ^ row / 2 % min(4, T::kOutputs / 8) * 8);
-  }
-
-  // Adds the sums of `count` groups in LDS, from number `first` on.
-  __device__ __forceinline__ void Add(typename T::SumsLds& sums, int first, int count) {
-    ForEach([&](int i, int row, int output) {
-      const int place = PlaceOf(first, row, output);
-#pragma unroll 8
-      for (int group = 0; group < count; ++group) totals_[i] += sums[place + group * T::kResults];
-    });
-  }
-  __device__ __forceinline__ void Store(const ProjectionArgs& p, const ProjectionMatrix& m, int64_t first_row,
-                                        int32_t first_output) const {
-    ForEach([&](int i, int row, int output) { StoreTotal(p, m, first_row + row, first_output + output, totals_[i]); });
-  }
-
- private:
-  static constexpr int kOwn = (T::kResults + T::kThreads - 1) / T::kThreads;
-
-  template <typename Function>
-  static __device__ __forceinline__ void ForEach(const Function& function) {
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const int result = static_cast<int>(threadIdx.x) + i * T::kThreads;
-      if (T::kResults % T::kThreads != 0 && result >= T::kResults) break;
-      function(i, result / T::kOutputs, result % T::kOutputs);
-    }
-  }
-
-  float totals_[kOwn] = {};
-};
 
 }  // namespace gdn::gpu

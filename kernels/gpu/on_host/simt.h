@@ -270,6 +270,7 @@ inline void StoreForHost(uint32_t* word, uint32_t value) { __atomic_store_n(word
 
 // As vendor_hip.h and vendor_shared.h say.
 inline uint32_t TakeNumber(uint32_t* counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED); }
+inline uint32_t ArriveAt(uint32_t* counter) { return __atomic_fetch_add(counter, 1u, __ATOMIC_ACQ_REL); }
 inline void ShowToBlocks() {}
 inline void StoreForBlocks(uint32_t* word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 inline uint32_t PeekAt(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }

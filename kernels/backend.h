@@ -206,6 +206,9 @@ class Backend {
   // Returns how many floats MixerInputParams::records must have, so that MixerInput prepares log data that makes the
   // DeltaRuleDecode of the same batch faster. 0: the backend uses no records.
   virtual int64_t DecodeRecordFloats(const StateLayout& /*layout*/, const PackedBatch& /*batch*/) const { return 0; }
+  // True if the projection takes x_terms in place of x; x and y need no data for the answer. The operator that makes x
+  // then saves the projection a launch.
+  virtual bool TakesTerms(const ProjectionParams& /*params*/) const { return false; }
   // True if MixedDecode is faster than the three operators with these params, which must be valid.
   virtual bool FusesMixedDecode(const MixedDecodeParams& /*params*/) const { return false; }
 };

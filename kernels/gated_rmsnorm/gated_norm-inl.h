@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
+#include "kernels/gpu/bf16_terms.h"
 #include "kernels/gpu/gate_math.h"
 
 namespace gdn::gpu {
@@ -20,6 +21,29 @@ __device__ __forceinline__ float NormalizeAndGate(const GatedRmsNormParams& p, f
                                                   float z) {
   const float sigmoid = Sigmoid(z);
   return x * factor * weight * (p.gate == GateActivation::kSilu ? z * sigmoid : sigmoid);
+}
+
+// Stores outputs at `to`, an address within p.y, or their terms in its place. Only waves of 32 have units for those.
+template <int kWave>
+__device__ __forceinline__ void StoreNormed(const GatedRmsNormParams& p, float* to, const Vec4& y) {
+  if constexpr (kWave == 32) {
+    if (p.terms != nullptr) return StoreTerms4(p.terms + (to - p.y), p.rows * p.value_dim, y);
+  }
+  Store4(to, y);
+}
+template <int kWave>
+__device__ __forceinline__ void StoreNormed(const GatedRmsNormParams& p, float* to, float y) {
+  if constexpr (kWave == 32) {
+    if (p.terms != nullptr) {
+      const Terms of_y = TermsOfValue(y);
+#pragma unroll
+      for (int term = 0; term < kMostTerms; ++term) {
+        p.terms[to - p.y + term * p.rows * p.value_dim] = static_cast<uint16_t>(of_y.bits[term]);
+      }
+      return;
+    }
+  }
+  *to = y;
 }
 
 // As OutputRowOf. Rows are fewer than 2^31 (kMaxOperatorRows), and a division of 64 bits takes longer than the norm.

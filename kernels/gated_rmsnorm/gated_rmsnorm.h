@@ -26,6 +26,9 @@ struct GatedRmsNormParams {
   const float* z = nullptr;       // [rows, V]
   const float* weight = nullptr;  // [V]
   float* y = nullptr;             // [rows, V]
+  // [3, rows, V]: y as three bfloat16 terms, which a GPU writes in place of y. Only for a projection that takes them
+  // (Backend::TakesTerms, ProjectionParams::x_terms); else null.
+  uint16_t* terms = nullptr;
   // y is written in tiled order if both exceed 1: of a token's key_heads * group rows, row i group + j goes to row j
   // key_heads + i. x and z keep their order. If tiled, `rows` must be a multiple of key_heads * group.
   int32_t key_heads = 1;

@@ -27,8 +27,9 @@ __device__ __forceinline__ void NormalizeInRegisters(const GatedRmsNormParams& p
   const Vec4 w = mine ? Load4(p.weight + e) : kZero;
   const float factor = RmsFactor(HeadSum<kWave>(AddSquares(0.0, x)), p.value_dim, p.epsilon);
   if (!mine) return;
-  Store4(y + e, {NormalizeAndGate(p, x.x, factor, w.x, z.x), NormalizeAndGate(p, x.y, factor, w.y, z.y),
-                 NormalizeAndGate(p, x.z, factor, w.z, z.z), NormalizeAndGate(p, x.w, factor, w.w, z.w)});
+  StoreNormed<kWave>(p, y + e,
+                     Vec4{NormalizeAndGate(p, x.x, factor, w.x, z.x), NormalizeAndGate(p, x.y, factor, w.y, z.y),
+                          NormalizeAndGate(p, x.z, factor, w.z, z.z), NormalizeAndGate(p, x.w, factor, w.w, z.w)});
 }
 
 template <int kWave>
@@ -39,7 +40,9 @@ __device__ __forceinline__ void NormalizeInTwoPasses(const GatedRmsNormParams& p
   double sum = 0.0;
   ForEachOfLane(lane, dim, [&](int e) { sum = AddSquare(sum, x[e]); });
   const float factor = RmsFactor(HeadSum<kWave>(sum), p.value_dim, p.epsilon);
-  ForEachOfLane(lane, dim, [&](int e) { y[e] = NormalizeAndGate(p, x[e], factor, p.weight[e], p.z[offset + e]); });
+  ForEachOfLane(lane, dim, [&](int e) {
+    StoreNormed<kWave>(p, y + e, NormalizeAndGate(p, x[e], factor, p.weight[e], p.z[offset + e]));
+  });
 }
 
 template <int kWave, bool kInRegisters>
@@ -66,7 +69,7 @@ __global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParam
 
 absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream) {
   const bool in_registers = params.value_dim <= gpu::kRegisterHeadDim && params.value_dim % 4 == 0 &&
-                            gpu::Aligned16(params.x, params.z, params.weight, params.y);
+                            gpu::Aligned16(params.x, params.z, params.weight, params.y, params.terms);
   const int64_t blocks = gpu::StridedBlocks(params.rows, gpu::kHeadsPerBlock, stream);
   return gpu::WithWaveWidth(stream, "gated_rmsnorm", [&](auto wave) {
     const auto kernel = in_registers ? gpu::GatedRmsNormKernel<wave(), true> : gpu::GatedRmsNormKernel<wave(), false>;

@@ -242,14 +242,18 @@ class GpuBackend final : public Backend {
   GDN_OPERATORS(GDN_ISSUE_OPERATOR)
   GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
 #undef GDN_ISSUE_OPERATOR
-  // On waves of 64 it saves time for any number of rows.
+  // On waves of 64 it saves time for any number of rows. On those of 32 it does while all its blocks, one for each
+  // head, run at the same time: a layer's step of 8 sessions took 36.4 us instead of 37.5 on an H200, one of 32
+  // sessions 83.4 instead of 77.5.
   bool FusesMixedDecode(const MixedDecodeParams& params) const override {
-    return stream_.wave_width == 64 && TakesMixedDecodeGpu(params);
+    const int64_t heads = int64_t{params.input.batch.sequences} * params.input.pool.layout.dims().value_heads;
+    return (stream_.wave_width == 64 || heads <= 2 * int64_t{stream_.processors}) && TakesMixedDecodeGpu(params);
   }
   absl::Status MixedDecode(const MixedDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));
     return FusesMixedDecode(params) ? Issue(params, MixedDecodeGpu) : Backend::MixedDecode(params);
   }
+  bool TakesTerms(const ProjectionParams& params) const override { return TakesTermsGpu(params, stream_); }
   // These two check their params themselves.
   absl::Status Convert(const ConvertParams& params) override { return ConvertGpu(params, stream_); }
   absl::Status Projections(absl::Span<const ProjectionParams> params) override {

@@ -215,24 +215,36 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
   const int64_t apart = projected - joint;
   const int64_t ba_features = 2 * int64_t{dims.value_heads};
   const int64_t records = log_lengths == nullptr ? 0 : backend_.DecodeRecordFloats(step.pool.layout, step.batch);
+  // A backend that does not merge sequences runs a prefill's one at a time, so its GEMM may look at the number of rows.
+  const bool gemm = log_lengths == nullptr && (path_ == PrefillPath::kChunkedGemm || !backend_.info().merges_sequences);
+  const ProjectionPath path = gemm ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
+  ProjectionParams out{.path = path,
+                       .math = backend_.info().math,
+                       .rows = projected,
+                       .x_stride = weights.out.cols,
+                       .weight = weights.out,
+                       .y_stride = dims.hidden_size};
+  const bool takes_terms = projected > 0 && backend_.TakesTerms(out);
   Mixer mixer;
-  GDN_RETURN_IF_ERROR(ReserveWidened({{&mixer.in.qkvz, joint * (dims.conv_channels() + dims.value_features())},
-                                      {&mixer.in.ba, joint * ba_features},
-                                      {&mixer.split, joint * (dims.conv_channels() + ba_features)},
-                                      {&mixer.in.z, projected * dims.value_features()},
-                                      {&mixer.in.mixed_qkv, apart * dims.conv_channels()},
-                                      {&mixer.in.b, apart * dims.value_heads},
-                                      {&mixer.in.a, apart * dims.decay_features()},
-                                      {&mixer.in.low_a, apart * weights.spec.decay_rank},
-                                      {&mixer.in.low_z, apart * weights.spec.output_gate_rank},
-                                      {&mixer.convolved, tokens * dims.conv_channels()},
-                                      {&mixer.q, tokens * dims.key_features()},
-                                      {&mixer.k, tokens * dims.key_features()},
-                                      {&mixer.g, tokens * dims.decay_features()},
-                                      {&mixer.beta, tokens * dims.value_heads},
-                                      {&mixer.records, records},
-                                      {&mixer.output, projected * dims.value_features()}},
-                                     step));
+  GDN_RETURN_IF_ERROR(
+      ReserveWidened({{&mixer.in.qkvz, joint * (dims.conv_channels() + dims.value_features())},
+                      {&mixer.in.ba, joint * ba_features},
+                      {&mixer.split, joint * (dims.conv_channels() + ba_features)},
+                      {&mixer.in.z, projected * dims.value_features()},
+                      {&mixer.in.mixed_qkv, apart * dims.conv_channels()},
+                      {&mixer.in.b, apart * dims.value_heads},
+                      {&mixer.in.a, apart * dims.decay_features()},
+                      {&mixer.in.low_a, apart * weights.spec.decay_rank},
+                      {&mixer.in.low_z, apart * weights.spec.output_gate_rank},
+                      {&mixer.convolved, tokens * dims.conv_channels()},
+                      {&mixer.q, tokens * dims.key_features()},
+                      {&mixer.k, tokens * dims.key_features()},
+                      {&mixer.g, tokens * dims.decay_features()},
+                      {&mixer.beta, tokens * dims.value_heads},
+                      {&mixer.records, records},
+                      {&mixer.output, projected * dims.value_features()},
+                      {&mixer.terms, takes_terms ? (projected * dims.value_features() * 3 + 1) / 2 : 0}},
+                     step));
   // Heads in another order need another place: what the convolution wrote has been read by then.
   const bool tiled = projected > 0 && weights.tiled_out && dims.key_heads > 1 && dims.group() > 1;
   mixer.normed = tiled ? mixer.convolved : mixer.output;
@@ -242,9 +254,6 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
     return Narrow(step, given);
   }
 
-  // A backend that does not merge sequences runs a prefill's one at a time, so its GEMM may look at the number of rows.
-  const bool gemm = log_lengths == nullptr && (path_ == PrefillPath::kChunkedGemm || !backend_.info().merges_sequences);
-  const ProjectionPath path = gemm ? ProjectionPath::kSequenceGemm : ProjectionPath::kRowStable;
   GDN_RETURN_IF_ERROR(ProjectLayerInputs(backend_, path, weights, step.hidden_states, tokens, mixer.in));
   if (apart > 0) {
     step.mixed_qkv = mixer.in.mixed_qkv;
@@ -252,14 +261,10 @@ absl::Status GdnLayerRunner::RunMixer(const LayerStep& given, int32_t* log_lengt
     step.a = mixer.in.a;
   }
   GDN_RETURN_IF_ERROR(Mix(step, mixer, log_lengths));
-  return backend_.Projection({.path = path,
-                              .math = backend_.info().math,
-                              .rows = tokens,
-                              .x = mixer.normed,
-                              .x_stride = weights.out.cols,
-                              .weight = weights.out,
-                              .y = step.output,
-                              .y_stride = dims.hidden_size});
+  out.x = mixer.normed;
+  out.x_terms = reinterpret_cast<const uint16_t*>(mixer.terms);
+  out.y = step.output;
+  return backend_.Projection(out);
 }
 
 absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int32_t* log_lengths) {
@@ -275,6 +280,7 @@ absl::Status GdnLayerRunner::Mix(const LayerStep& step, const Mixer& mixer, int3
                                 .z = mixer.in.z != nullptr ? mixer.in.z : step.z.floats(),
                                 .weight = weights.norm_weight,
                                 .y = mixer.normed,
+                                .terms = reinterpret_cast<uint16_t*>(mixer.terms),
                                 .key_heads = in_order ? 1 : dims.key_heads,
                                 .group = in_order ? 1 : dims.group()};
   if (log_lengths != nullptr && !HasTree(step)) {

@@ -23,6 +23,7 @@ struct GdnLayerRunner::Mixer {
   float* records = nullptr;    // for DeltaRuleDecode; null if the backend takes none
   float* output = nullptr;     // [tokens, HV, V]
   float* normed = nullptr;     // [tokens, HV, V], heads in the order of the out-projection's columns; may equal output
+  float* terms = nullptr;      // normed as the out-projection's x_terms, in its place; null if that takes none
 };
 
 }  // namespace gdn

@@ -228,7 +228,7 @@ bool TakesMixedDecodeGpu(const MixedDecodeParams& params) {
   const bool shape = dims.decays_by_channel() ? (k == 64 || k == 128) && v % 64 == 0 : k % 4 == 0 && v % 4 == 0;
   return shape && k <= gpu::kRegisterHeadDim && v <= gpu::kMostValues && input.batch.max_length() <= 1 &&
          dims.conv_width == 4 && gpu::Aligned16(input.pool.data, input.qkvz, input.mixed_qkv, input.conv_weight) &&
-         gpu::Aligned16(params.norm.z, params.norm.weight, params.norm.y);
+         gpu::Aligned16(params.norm.z, params.norm.weight, params.norm.y, params.norm.terms);
 }
 
 absl::Status MixedDecodeGpu(const MixedDecodeParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {

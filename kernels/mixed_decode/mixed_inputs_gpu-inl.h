@@ -80,7 +80,7 @@ __device__ __forceinline__ void ShareInputs(const MixerArgs& p, const DecodeCall
   v.Store4(e, ConvolveFour(p, task.sequence, p.at.ValueOf(task.key_head, member) + e, channel, true));
 }
 
-// Norms the output in LDS into y, by the block's first wave.
+// Norms the output in LDS into y or its terms, by the block's first wave.
 template <int kWave, typename Output>
 __device__ __forceinline__ void NormOutput(const MixedDecodeArgs& args, const DecodeCall& call, Output& output) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -102,8 +102,10 @@ __device__ __forceinline__ void NormOutput(const MixedDecodeArgs& args, const De
     const Vec4 x = output.Load4(e);
     const Vec4 of_z = Load4(z + e);
     const Vec4 w = Load4(p.weight + e);
-    Store4(y + e, {NormalizeAndGate(p, x.x, factor, w.x, of_z.x), NormalizeAndGate(p, x.y, factor, w.y, of_z.y),
-                   NormalizeAndGate(p, x.z, factor, w.z, of_z.z), NormalizeAndGate(p, x.w, factor, w.w, of_z.w)});
+    StoreNormed<kWave>(
+        p, y + e,
+        Vec4{NormalizeAndGate(p, x.x, factor, w.x, of_z.x), NormalizeAndGate(p, x.y, factor, w.y, of_z.y),
+             NormalizeAndGate(p, x.z, factor, w.z, of_z.z), NormalizeAndGate(p, x.w, factor, w.w, of_z.w)});
   }
 }
 

@@ -60,6 +60,9 @@ struct ProjectionParams {
   int64_t rows = 0;
   InputTensor x = {};  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
+  // x as an operator before has split it (GatedRmsNormParams::terms), of a call that Backend::TakesTerms; x is not
+  // read.
+  const uint16_t* x_terms = nullptr;
   WeightMatrix weight;
   OutputTensor y = {};  // [rows, weight.rows], y_stride elements from row to row
   int64_t y_stride = 0;
@@ -103,6 +106,8 @@ int64_t ScratchFloats(const ProjectionParams& params, int threads);
 // and is overwritten. It is null if that is 0. The params must have passed ValidateProjection. INVALID_ARGUMENT for
 // sizes and addresses that only a GPU cannot take.
 absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream);
+// Backend::TakesTerms.
+bool TakesTermsGpu(const ProjectionParams& params, const gpu::Stream& stream);
 // Issues 1 to kMaxProjectionsPerLaunch matrices on the same rows of x in one launch, or one launch for each run of
 // neighbours with the same weight format. Checks all params (ValidateProjection too): INVALID_ARGUMENT also if x, its
 // stride, rows, path or input features differ.

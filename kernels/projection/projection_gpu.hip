@@ -184,6 +184,7 @@ absl::Status ValidateTogether(absl::Span<const ProjectionParams> params) {
     GDN_RETURN_IF_ERROR(ValidateOnGpu(i, p));
     if (p.rows != first.rows) return Mismatch(i, "rows");
     if (p.x.data != first.x.data || p.x.dtype != first.x.dtype) return Mismatch(i, "x");
+    if (p.x_terms != first.x_terms) return Mismatch(i, "x_terms");
     if (p.x_stride != first.x_stride) return Mismatch(i, "x_stride");
     if (p.path != first.path) return Mismatch(i, "path");
     if (p.math != first.math) return Mismatch(i, "math");
@@ -278,6 +279,11 @@ struct ByOrder {
 
 absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   if (params[0].rows == 0) return absl::OkStatus();
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (params[i].x_terms == nullptr || TakesTermsGpu(params[i], stream)) continue;
+    return InvalidField(kProjectionsOp, "x_terms", "x_terms of matrix ", i,
+                        " is given; expected null, because the call does not take terms (Backend::TakesTerms)");
+  }
   const ByOrder by_order(params, stream);
   if (!by_order.on_matrix_units.empty()) {
     if (gpu::TermsFloats(by_order.on_matrix_units, stream) > 0) {
@@ -297,6 +303,11 @@ int64_t GpuWorkspaceFloats(absl::Span<const ProjectionParams> params, const gpu:
 }
 int64_t GpuWorkspaceFloats(const ProjectionParams& params, const gpu::Stream& stream) {
   return GpuWorkspaceFloats({&params, 1}, stream);
+}
+
+bool TakesTermsGpu(const ProjectionParams& params, const gpu::Stream& stream) {
+  return params.x.dtype == DType::kF32 && params.x_stride == params.weight.cols && params.weight.cols % 8 == 0 &&
+         gpu::UsesMatrixUnits(params, stream);
 }
 
 absl::Status ProjectionGpu(const ProjectionParams& params, float* workspace, const gpu::Stream& stream) {

@@ -1,7 +1,8 @@
 // Projections on matrix units: which operands are split into terms, and how many rows and outputs at a time.
 //
-// Order of a sum: bf16_terms_gpu.h. BF16 operands whose rows are aligned are read where they lie. Terms of others pass
-// through the workspace: first x's, for as many rows as fit half of it, then W's, for as many outputs as fit the rest.
+// Order of a sum: bf16_terms_gpu.h. BF16 operands whose rows are aligned, and given terms, are read where they lie.
+// Terms of others pass through the workspace: first x's, for as many rows as fit half of it, then W's, for as many
+// outputs as fit the rest.
 
 #include <algorithm>
 
@@ -47,7 +48,7 @@ struct Pieces {
         rows(all_rows) {
     const ProjectionParams& first = params[0];
     const bool splits_weights = !absl::c_all_of(params, WeightIsTerms);
-    if (!XIsTerms(first)) {
+    if (first.x_terms == nullptr && !XIsTerms(first)) {
       rows = RowsThatFit(rows, FloatsOfX(first), splits_weights ? most / 2 : most);
       x_floats = rows * FloatsOfX(first);
     }
@@ -74,6 +75,11 @@ struct Pieces {
 };
 
 absl::StatusOr<Bf16Terms> TermsOfX(const ProjectionParams& p, float* workspace, const Stream& stream) {
+  if (p.x_terms != nullptr) {
+    const uint32_t stride = TermsStride(p.weight.cols);
+    return Bf16Terms{
+        .data = p.x_terms, .stride = stride, .plane = p.rows * int64_t{stride}, .terms = TermsOf(WeightFormat::kF32)};
+  }
   if (XIsTerms(p)) {
     return Bf16Terms{.data = static_cast<const uint16_t*>(p.x.data), .stride = static_cast<uint32_t>(p.x_stride)};
   }

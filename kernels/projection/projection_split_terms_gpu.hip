@@ -3,6 +3,7 @@
 // Threads: one for eight neighbouring features of a row. Bound by memory bandwidth.
 
 #include "base/status_macros.h"
+#include "kernels/gpu/bf16_terms.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/gpu/typed_elements.h"
 #include "kernels/projection/bf16_terms_gpu.h"
@@ -13,7 +14,6 @@ namespace gdn::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTerms = 3;
 
 struct SplitArgs {
   RowsToSplit from;
@@ -24,19 +24,6 @@ struct SplitArgs {
   int64_t plane;
   int terms;
 };
-
-struct Terms {
-  uint32_t bits[kTerms];  // the largest first
-};
-
-[[maybe_unused]] __device__ __forceinline__ Terms TermsOfValue(float value) {
-  const uint32_t bits = FloatToBits(value);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return {{0u, 0u, ToBf16(value)}};
-  const float high = BitsToFloat(bits & 0xffff0000u);  // cut, because rounding could overflow
-  const float rest = value - high;
-  const uint16_t middle = ToBf16(rest);
-  return {{bits >> 16, middle, ToBf16(rest - FromBf16(middle))}};
-}
 
 // Eight features of a plain row; zeros past the last.
 [[maybe_unused]] __device__ __forceinline__ void LoadEightPlain(const SplitArgs& p, int64_t row, int32_t feature,
@@ -73,13 +60,13 @@ __global__ __launch_bounds__(kThreads) void SplitKernel(SplitArgs p) {
   } else {
     LoadEightPlain(p, p.from.first + row, feature, w);
   }
-  uint32_t words[kTerms][4];
+  uint32_t words[kMostTerms][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const Terms low = TermsOfValue(w[2 * i]);
     const Terms high = TermsOfValue(w[2 * i + 1]);
 #pragma unroll
-    for (int t = 0; t < kTerms; ++t) words[t][i] = low.bits[t] | high.bits[t] << 16;
+    for (int t = 0; t < kMostTerms; ++t) words[t][i] = low.bits[t] | high.bits[t] << 16;
   }
   uint16_t* const to = p.to + int64_t{index} * 8;
   const auto store = [&](int term, const uint32_t(&four)[4]) {
@@ -92,7 +79,7 @@ __global__ __launch_bounds__(kThreads) void SplitKernel(SplitArgs p) {
     return store(0, all);
   }
 #pragma unroll
-  for (int t = 0; t < kTerms; ++t) store(t, words[t]);
+  for (int t = 0; t < kMostTerms; ++t) store(t, words[t]);
 }
 
 }  // namespace

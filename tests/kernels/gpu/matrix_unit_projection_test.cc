@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 #include "kernels/projection/projection.h"
 #include "kernels/projection/random_weights.h"
 #include "tests/kernels/gpu/gpu_fixture.h"
@@ -52,8 +53,13 @@ class MatrixUnitProjection : public GpuTest {
 
   // x and weights are on the device.
   std::vector<float> Project(int64_t rows, InputTensor x, int64_t x_stride, const WeightMatrix& weight) {
-    ProjectionParams params{
-        .path = path_, .rows = rows, .x = x, .x_stride = x_stride, .weight = weight, .y_stride = weight.rows + 3};
+    ProjectionParams params{.path = path_,
+                            .rows = rows,
+                            .x = x,
+                            .x_stride = x_stride,
+                            .x_terms = x_terms_,
+                            .weight = weight,
+                            .y_stride = weight.rows + 3};
     float* const y = Poisoned(rows * params.y_stride);
     params.y = y;
     EXPECT_EQ(ProjectionGpu(params, Workspace(params), device_), absl::OkStatus());
@@ -77,6 +83,7 @@ class MatrixUnitProjection : public GpuTest {
 
   gpu::Stream device_;
   ProjectionPath path_ = ProjectionPath::kSequenceGemm;
+  const uint16_t* x_terms_ = nullptr;
 };
 GDN_ON_BACKENDS(MatrixUnitProjection, WithGpus({}));
 
@@ -156,6 +163,71 @@ TEST_P(MatrixUnitProjection, ARowHasTheSameBitsInAnyTileAmongAnyRows) {
       }
     }
   }
+}
+
+// Heads of 24 elements are normed in registers, those of 6 in two passes.
+TEST_P(MatrixUnitProjection, TermsThatTheNormWritesHaveTheBitsOfItsOutputs) {
+  Random random(13);
+  for (const int32_t value_dim : {24, 6}) {
+    for (const int64_t tokens : {1, 9, 33}) {
+      const int64_t features = 4 * value_dim, count = tokens * features;
+      const float* const x = Upload(random.Normal(count));
+      const float* const z = Upload(random.Normal(count));
+      const float* const weight = Upload(random.Normal(value_dim));
+      GatedRmsNormParams norm{.value_dim = value_dim,
+                              .rows = tokens * 4,
+                              .x = x,
+                              .z = z,
+                              .weight = weight,
+                              .y = Poisoned(count),
+                              .key_heads = 2,
+                              .group = 2};
+      const WeightMatrix w =
+          PlainMatrix(DType::kBF16, Upload(Stored(DType::kBF16, random.Normal(20 * features)).bytes), 20, features);
+      for (const ProjectionPath path : {ProjectionPath::kRowStable, ProjectionPath::kSequenceGemm}) {
+        path_ = path;
+        norm.terms = nullptr;
+        EXPECT_EQ(GatedRmsNormGpu(norm, device_), absl::OkStatus());
+        const std::vector<float> expected = Project(tokens, {norm.y, DType::kF32}, features, w);
+        norm.terms = reinterpret_cast<uint16_t*>(Poisoned(count * 2));
+        EXPECT_EQ(GatedRmsNormGpu(norm, device_), absl::OkStatus());
+        x_terms_ = norm.terms;
+        EXPECT_TRUE(BitEqual(Project(tokens, {Poisoned(count), DType::kF32}, features, w), expected))
+            << value_dim << ", " << tokens << " tokens";
+        x_terms_ = nullptr;
+      }
+    }
+  }
+}
+
+TEST_P(MatrixUnitProjection, RefusesTermsThatItDoesNotTake) {
+  const Stored x(DType::kF32, std::vector<float>(32));
+  const Stored w(DType::kBF16, std::vector<float>(64));
+  ProjectionParams params{.path = ProjectionPath::kRowStable,
+                          .rows = 1,
+                          .x = {Upload(x.bytes), DType::kF32},
+                          .x_stride = 32,
+                          .weight = PlainMatrix(DType::kBF16, Upload(w.bytes), 2, 32),
+                          .y = Poisoned(2),
+                          .y_stride = 2};
+  params.x_terms = reinterpret_cast<const uint16_t*>(Poisoned(64));
+  EXPECT_TRUE(TakesTermsGpu(params, device_));
+  const auto refuses = [&](ProjectionParams wrong, const gpu::Stream& on) {
+    EXPECT_FALSE(TakesTermsGpu(wrong, on));
+    EXPECT_EQ(ProjectionGpu(wrong, Poisoned(1024), on).code(), absl::StatusCode::kInvalidArgument);
+  };
+  ProjectionParams wrong = params;
+  wrong.x_stride = 40;
+  refuses(wrong, device_);
+  wrong = params;
+  wrong.x.dtype = DType::kBF16;
+  refuses(wrong, device_);
+  wrong = params;
+  wrong.weight.format = WeightFormat::kF16;
+  refuses(wrong, device_);
+  gpu::Stream without = device_;
+  without.matrix_units = false;
+  refuses(params, without);
 }
 
 TEST_P(MatrixUnitProjection, NarrowOperandsHaveTheBitsOfTheirValuesInFloat32) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/aligned_buffer.h"
+#include "base/dtype.h"
 #include "gtest/gtest.h"
 #include "kernels/gpu_backend/gpu_backend.h"
 #include "tests/support/compare.h"
@@ -76,10 +77,11 @@ class Sessions {
     norm_ = random.Normal(kind.dims.value_dim);
   }
 
-  // Steps all sequences by `run`; returns the normed outputs. A draft is dropped afterwards.
+  // Steps all sequences by `run`; returns the normed outputs, which are written as bfloat16 terms if `as_terms`. A
+  // draft is dropped afterwards.
   template <typename Run>
   std::vector<float> Step(const std::vector<float>& x, const std::vector<float>& of_z, const std::vector<float>& ba,
-                          bool draft, const Run& run) {
+                          bool draft, bool as_terms, const Run& run) {
     const LayerDims& dims = kind_.dims;
     const int64_t tokens = kCuSeqlens.back();
     const PackedBatch batch{
@@ -143,7 +145,15 @@ class Sessions {
                    .key_heads = kind_.tiled ? dims.key_heads : 1,
                    .group = kind_.tiled ? dims.group() : 1};
     EXPECT_EQ(ValidateMixedDecode(params), absl::OkStatus());
+    std::vector<uint16_t> terms(as_terms ? 3 * normed.size() : 0);
+    if (as_terms) params.norm.terms = terms.data();
     EXPECT_EQ(run(params), absl::OkStatus());
+    for (size_t i = 0; i < terms.size() / 3; ++i) {
+      const uint16_t* const of = terms.data() + i;
+      const bool one = of[normed.size()] == 0 && of[2 * normed.size()] == 0;  // its zero may be negative
+      normed[i] = one ? BF16ToFloat(of[0])
+                      : BF16ToFloat(of[0]) + (BF16ToFloat(of[normed.size()]) + BF16ToFloat(of[2 * normed.size()]));
+    }
     if (draft) return normed;
     for (int32_t i = 0; i < kSequences; ++i) {
       if (kSlotsOfSequences[i] < 0 || kCuSeqlens[i + 1] == kCuSeqlens[i]) continue;
@@ -204,16 +214,18 @@ TEST_P(MixedDecode, HasTheBitsOfTheThreeOperators) {
     for (int step = 0; step < steps; ++step) {
       SCOPED_TRACE(step);
       const bool draft = step % 5 == 4;
+      const bool as_terms = stream.wave_width == 32 && step % 2 == 1;
       const int64_t z_features = kind.dims.value_features();
       const std::vector<float> x = random.Normal(tokens * (kind.dims.conv_channels() + (split ? 0 : z_features)));
       const std::vector<float> z = random.Normal(tokens * z_features);
       const std::vector<float> ba = random.Normal(tokens * (kind.dims.value_heads + kind.dims.decay_features()));
-      const std::vector<float> expected = apart.Step(x, z, ba, draft, [&](const MixedDecodeParams& p) {
-        absl::Status status = backend().MixerInput(p.input);
-        if (status.ok()) status = backend().DeltaRuleDecode(p.decode);
-        return status.ok() ? backend().GatedRmsNorm(p.norm) : status;
-      });
-      const std::vector<float> outputs = fused.Step(x, z, ba, draft, [&](const MixedDecodeParams& p) {
+      const std::vector<float> expected =
+          apart.Step(x, z, ba, draft, /*as_terms=*/false, [&](const MixedDecodeParams& p) {
+            absl::Status status = backend().MixerInput(p.input);
+            if (status.ok()) status = backend().DeltaRuleDecode(p.decode);
+            return status.ok() ? backend().GatedRmsNorm(p.norm) : status;
+          });
+      const std::vector<float> outputs = fused.Step(x, z, ba, draft, as_terms, [&](const MixedDecodeParams& p) {
         EXPECT_TRUE(TakesMixedDecodeGpu(p));
         const gpu::DeviceBatch batch{.sequences = kSequences,
                                      .tokens = static_cast<int32_t>(tokens),

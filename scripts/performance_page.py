@@ -319,6 +319,15 @@ def flat_lines(cases):
     return ["The time of a token does not depend much on its position.", "", *out, ""] if out else []
 
 
+def earlier_of(run):
+    """What the run line says of cases that are kept from an earlier run, whose kernels have not changed since."""
+    kept = run.get("earlier")
+    if not kept:
+        return ""
+    names = " and ".join(f"`{start}..`" for start in kept["cases"])
+    return f" Cases {names}: {kept['date']}, commit {kept['commit']}."
+
+
 def section(name, run):
     limits, errors = run["limits"], run.get("errors", {})
     gpu = run["gpu"] if run["gpu"] and run["gpu"]["wave_width"] == 32 else None
@@ -328,7 +337,8 @@ def section(name, run):
     where = "the CPU" if name == "cpu" else run["gpu"]["name"] if run["gpu"] else run["backend"]["device"]
     out = [f"## {short_machine(run)}", "",
            f"- Machine: {machine_of(run)}. Numerics: `{run['backend']['numerics_id']}`.",
-           f"- Run: {run['date']}, commit {run['commit']}, {run['repeat']} rounds a case, load average {run['load_average']:.1f} before it.",
+           f"- Run: {run['date']}, commit {run['commit']}, {run['repeat']} rounds a case, load average {run['load_average']:.1f} before it."
+           + earlier_of(run),
            f"- Measured limits: read {limits['read_gb_s']:.0f} GB/s, copy {limits['copy_gb_s']:.0f} GB/s, update "
            f"{limits['update_gb_s']:.0f} GB/s, {limits['fma_gflop_s']:,.0f} GFLOP/s.", ""]
     out += ON_GFX906.splitlines() + [""] if gpu else []

@@ -83,7 +83,8 @@ std::vector<std::string> WithGpus(std::vector<std::string> names) {
 }
 
 std::vector<std::string> WithOneGpu(std::vector<std::string> names) {
-  names.emplace_back(GpuBackendName() == "host" ? "host64" : "gpu");
+  const bool units = std::getenv("GDN_HOST_MATRIX_UNITS") != nullptr;
+  names.emplace_back(GpuBackendName() != "host" ? "gpu" : units ? "host32" : "host64");
   return names;
 }
 

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const std::string& name, Pr
 
 // Returns `names` and the names of the GPU sources' backends.
 std::vector<std::string> WithGpus(std::vector<std::string> names);
-// Returns `names` and one backend of the GPU sources: "host64" or "gpu".
+// Returns `names` and one backend of the GPU sources: "gpu", or "host64", or "host32" if the executor has matrix units.
 std::vector<std::string> WithOneGpu(std::vector<std::string> names);
 // Returns the backends whose memory a test may read and write directly: "cpu", and the executor's backends if tests run
 // on the executor and its streams are not asynchronous.

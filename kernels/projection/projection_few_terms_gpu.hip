@@ -217,7 +217,8 @@ absl::Status LaunchTile(absl::Span<const ProjectionParams> params, const Bf16Ter
                        .x = x,
                        .w = {.stride = TermsStride(params[0].weight.cols)},
                        .w_is_ready = true,
-                       .part_groups = PartGroups(params[0].path)};
+                       .part_groups = PartGroups(params[0].path),
+                       .part_sums = nullptr};
   const Grid grid{.x = args.p.tiles(), .early = true, .lds_bytes = sizeof(typename T::Shared)};
   return Launch("projection_few_terms", FewTermsKernel<T>, grid, T::kThreads, stream, args);
 }

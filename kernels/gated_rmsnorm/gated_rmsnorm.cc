@@ -29,6 +29,13 @@ absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params) {
   return absl::OkStatus();
 }
 
+absl::Status RefuseTerms(const GatedRmsNormParams& params) {
+  if (params.terms == nullptr) return absl::OkStatus();
+  return InvalidField("GatedRmsNorm", "terms",
+                      "terms is given; expected null, because only devices with matrix units write terms "
+                      "(Backend::TakesTerms)");
+}
+
 void GatedRmsNormReference(const GatedRmsNormParams& params) {
   const int32_t dim = params.value_dim;
   for (int64_t row = 0; row < params.rows; ++row) {

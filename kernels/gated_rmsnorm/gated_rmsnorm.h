@@ -44,6 +44,8 @@ constexpr int64_t OutputRowOf(int64_t row, int32_t key_heads, int32_t group) {
 }
 
 absl::Status ValidateGatedRmsNorm(const GatedRmsNormParams& params);
+// INVALID_ARGUMENT if the params have terms; for implementations that write none.
+absl::Status RefuseTerms(const GatedRmsNormParams& params);
 void GatedRmsNormReference(const GatedRmsNormParams& params);
 absl::Status GatedRmsNormCpu(const GatedRmsNormParams& params, ThreadPool& pool);
 absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream);

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/status_macros.h"
 #include "kernels/common/parallel.h"
 #include "kernels/gated_rmsnorm/gated_rmsnorm.h"
 
@@ -50,6 +51,7 @@ constexpr int64_t kWorkPerElement = 4;  // exp and a division
 HWY_EXPORT(NormalizeGatedRows);
 
 absl::Status GatedRmsNormCpu(const GatedRmsNormParams& params, ThreadPool& pool) {
+  GDN_RETURN_IF_ERROR(RefuseTerms(params));
   ParallelForRows(pool, params.rows * params.value_dim * kWorkPerElement, params.rows, kRowsPerTask,
                   [&](int64_t begin, int64_t end) {
                     HWY_DYNAMIC_DISPATCH(NormalizeGatedRows)

@@ -4,6 +4,7 @@
 // heads of more than kRegisterHeadDim elements, and those whose addresses do not allow 16-byte accesses, are read
 // twice. Bound by memory.
 
+#include "base/status_macros.h"
 #include "kernels/gated_rmsnorm/gated_norm-inl.h"
 #include "kernels/gpu/launch.h"
 #include "kernels/qk_l2norm/head_norm-inl.h"
@@ -68,6 +69,7 @@ __global__ __launch_bounds__(kThreads) void GatedRmsNormKernel(GatedRmsNormParam
 }  // namespace gpu
 
 absl::Status GatedRmsNormGpu(const GatedRmsNormParams& params, const gpu::Stream& stream) {
+  if (stream.wave_width != 32) GDN_RETURN_IF_ERROR(RefuseTerms(params));
   const bool in_registers = params.value_dim <= gpu::kRegisterHeadDim && params.value_dim % 4 == 0 &&
                             gpu::Aligned16(params.x, params.z, params.weight, params.y, params.terms);
   const int64_t blocks = gpu::StridedBlocks(params.rows, gpu::kHeadsPerBlock, stream);

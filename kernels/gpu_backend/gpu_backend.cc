@@ -242,12 +242,14 @@ class GpuBackend final : public Backend {
   GDN_OPERATORS(GDN_ISSUE_OPERATOR)
   GDN_ISSUE_OPERATOR(MixerInput, MixerInputParams, ValidateMixerInput)
 #undef GDN_ISSUE_OPERATOR
-  // On waves of 64 it saves time for any number of rows. On those of 32 it does while all its blocks, one for each
-  // head, run at the same time: a layer's step of 8 sessions took 36.4 us instead of 37.5 on an H200, one of 32
-  // sessions 83.4 instead of 77.5.
+  // On waves of 64 it saves time for any number of rows. On those of 32 it does with a decay a head, while all its
+  // blocks, one for each head, run at the same time: a layer's step of 8 sessions took 36.4 us instead of 37.5 on an
+  // H200, one of 32 sessions 83.4 instead of 77.5.
   bool FusesMixedDecode(const MixedDecodeParams& params) const override {
-    const int64_t heads = int64_t{params.input.batch.sequences} * params.input.pool.layout.dims().value_heads;
-    return (stream_.wave_width == 64 || heads <= 2 * int64_t{stream_.processors}) && TakesMixedDecodeGpu(params);
+    const LayerDims& dims = params.input.pool.layout.dims();
+    const int64_t heads = int64_t{params.input.batch.sequences} * dims.value_heads;
+    const bool fits = !dims.decays_by_channel() && heads <= 2 * int64_t{stream_.processors};
+    return (stream_.wave_width == 64 || fits) && TakesMixedDecodeGpu(params);
   }
   absl::Status MixedDecode(const MixedDecodeParams& params) override {
     GDN_RETURN_IF_ERROR(ValidateMixedDecode(params));

@@ -233,6 +233,7 @@ bool TakesMixedDecodeGpu(const MixedDecodeParams& params) {
 
 absl::Status MixedDecodeGpu(const MixedDecodeParams& params, const gpu::DeviceBatch& batch, const gpu::Stream& stream) {
   if (batch.tokens == 0) return absl::OkStatus();
+  if (stream.wave_width != 32) GDN_RETURN_IF_ERROR(RefuseTerms(params.norm));
   const StateLayout& layout = params.input.pool.layout;
   const LayerDims& dims = layout.dims();
   const gpu::MixedDecodeArgs args{gpu::MakeMixerArgs(params.input, batch),

@@ -60,8 +60,8 @@ struct ProjectionParams {
   int64_t rows = 0;
   InputTensor x = {};  // [rows, weight.cols], x_stride elements from row to row
   int64_t x_stride = 0;
-  // x as an operator before has split it (GatedRmsNormParams::terms), of a call that Backend::TakesTerms; x is not
-  // read.
+  // x as an operator before has split it (GatedRmsNormParams::terms), 16-byte aligned, of a call that
+  // Backend::TakesTerms; x is not read.
   const uint16_t* x_terms = nullptr;
   WeightMatrix weight;
   OutputTensor y = {};  // [rows, weight.rows], y_stride elements from row to row

@@ -280,9 +280,10 @@ struct ByOrder {
 absl::Status LaunchAll(absl::Span<const ProjectionParams> params, float* workspace, const gpu::Stream& stream) {
   if (params[0].rows == 0) return absl::OkStatus();
   for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].x_terms == nullptr || TakesTermsGpu(params[i], stream)) continue;
+    const uint16_t* const terms = params[i].x_terms;
+    if (terms == nullptr || (gpu::Aligned16(terms) && TakesTermsGpu(params[i], stream))) continue;
     return InvalidField(kProjectionsOp, "x_terms", "x_terms of matrix ", i,
-                        " is given; expected null, because the call does not take terms (Backend::TakesTerms)");
+                        " is given; expected null or, if the call takes terms (Backend::TakesTerms), a multiple of 16");
   }
   const ByOrder by_order(params, stream);
   if (!by_order.on_matrix_units.empty()) {

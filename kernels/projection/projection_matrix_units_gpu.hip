@@ -40,7 +40,7 @@ int64_t RowsThatFit(int64_t rows, int64_t floats, int64_t room) {
 
 using ProjectionList = absl::InlinedVector<ProjectionParams, kMaxProjectionsPerLaunch>;
 
-// What a call does at once, and the floats of its workspace.
+// The rows that a call does at once, and the floats of its workspace.
 struct Pieces {
   explicit Pieces(absl::Span<const ProjectionParams> params)
       : most(kMostFloats - (params[0].path == ProjectionPath::kRowStable ? kMostPartSums : 0)),

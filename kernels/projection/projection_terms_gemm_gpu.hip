@@ -215,15 +215,15 @@ __global__ __launch_bounds__(T::kThreads, T::kResident) void TermsGemmKernel(Ter
   if (SumOfBlocks<T>(args, blockIdx.x, totals, s.arrived)) totals.Store(p, m, first_row, first_output);
 }
 
-// How long parts of the work take on an H200, in ns. They fit its times of two projections of 16 to 2,048 rows, so that
-// the tiles that they choose take at most a fourth longer than the fastest.
+// How long parts of the work take on an H200, in ns. They fit its times of two projections of 16 to 2,048 rows: of 44
+// cases, the tile that they choose took 5% longer than the fastest on average, and 32% longer at most.
 constexpr int64_t kBeginTime = 2200;  // of a block, until its first stage is there
 constexpr int64_t kGroupTime = 140;   // of a group, besides its products
 constexpr int64_t kSumTime = 3700;    // of parts that have blocks of their own, besides their sums
 // Bytes a ns that a multiprocessor reads; alone, a block waits for its barriers most of the time.
 template <typename T>
 [[maybe_unused]] constexpr int64_t kBandwidth = T::kResident == 1 ? 54 : 97;
-// Of the products of a group: the units take as long for no rows as for 16.
+// The time of a group's products: the units take as long for no rows as for 16.
 template <typename T>
 [[maybe_unused]] constexpr int64_t kProductsTime = (T::kRows + 16) * (T::kTeams * T::kProducts) * 29 / 20;
 

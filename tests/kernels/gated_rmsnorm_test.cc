@@ -57,6 +57,22 @@ TEST_P(GatedRmsNorm, IsFiniteForTheLargestGatesAndForZeroRows) {
   EXPECT_THAT(Run(std::vector<float>(8, 0.0f), z, ones), testing::Each(0.0f));
 }
 
+TEST_P(GatedRmsNorm, RefusesTermsThatItCannotWrite) {
+  if (GetParam() == "host32" || GetParam() == "gpu") GTEST_SKIP() << "writes them";
+  const std::vector<float> ones(8, 1.0f);
+  std::vector<float> y(8);
+  std::vector<uint16_t> terms(24);
+  const GatedRmsNormParams params{.value_dim = 8,
+                                  .rows = 1,
+                                  .x = ones.data(),
+                                  .z = ones.data(),
+                                  .weight = ones.data(),
+                                  .y = y.data(),
+                                  .terms = terms.data()};
+  EXPECT_EQ(backend().GatedRmsNorm(params).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(y, testing::Each(0.0f));
+}
+
 TEST_P(GatedRmsNorm, MayGateBySigmoid) {
   const std::vector<float> y = Run({3.0f, 4.0f}, {1.0f, -2.0f}, {0.5f, 2.0f}, GateActivation::kSigmoid);
   const double factor = 1.0 / std::sqrt(12.5 + 1e-6);

@@ -225,6 +225,9 @@ TEST_P(MatrixUnitProjection, RefusesTermsThatItDoesNotTake) {
   wrong = params;
   wrong.weight.format = WeightFormat::kF16;
   refuses(wrong, device_);
+  wrong = params;
+  ++wrong.x_terms;
+  EXPECT_EQ(ProjectionGpu(wrong, nullptr, device_).code(), absl::StatusCode::kInvalidArgument);
   gpu::Stream without = device_;
   without.matrix_units = false;
   refuses(params, without);
